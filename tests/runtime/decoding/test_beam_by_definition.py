@@ -1,10 +1,13 @@
 """Both beam searches against short ones that are written from their definitions and keep no states.
 
-`whispers` is openai-whisper's `BeamSearchDecoder`: the best `beam_size` continuations of all beams live on, those that
-end before the last of them are set aside until `beam_size * patience` have, and the rest of the list are the best of
-what was not over. `raj` is section III-A of Faster Speech-LLaMA (arXiv 2409.08148): behind the likeliest token a
-hypothesis goes on by the heads' tokens up to the first that is less sure than tau (eq. 10), a token counts with the
-log-probability of whoever gave it (eq. 12), and hypotheses of one prefix length share a call of the decoder.
+`whispers` is openai-whisper's `BeamSearchDecoder`. The continuations of all beams are taken from the best down, until
+`beam_size` of them live on; those that end are set aside. The search is over once `beam_size * patience` are set aside,
+and what they leave of a list of `beam_size` is filled with the best that live on.
+
+`raj` is sections III-A and III-B of Faster Speech-LLaMA (arXiv 2409.08148): behind the likeliest token a hypothesis
+goes on by the heads' tokens up to the first that is less sure than tau (eq. 10), a token counts with the
+log-probability of whoever gave it (eq. 12), and hypotheses of one prefix length share a call of the decoder. That
+hypotheses of different lengths are compared by the mean of their tokens is ours.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ def rules_of() -> RuleSet:
 RULES = rules_of()
 
 
-def drawn(*seed: object) -> np.random.Generator:
+def rng_of(*seed: object) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(hashlib.sha256(repr(seed).encode()).digest()[:8], "little"))
 
 
@@ -69,7 +72,7 @@ class Model(HashEngine):
 
     def logits(self, features: Any, prefix: Tokens) -> NDArray[np.float32]:
         self.known[tuple(hidden_row(prefix))] = prefix[len(PROMPT) :]
-        row = drawn(self.seed, prefix).normal(0, 2, self.n_vocab)
+        row = rng_of(self.seed, prefix).normal(0, 2, self.n_vocab)
         row[EOT] += self.eot_bias
         return row.astype(np.float32)
 
@@ -89,6 +92,9 @@ class Model(HashEngine):
 
 
 class Text(NamedTuple):
+    """tokens: without the end; logprobs: with the end's where the text has ended; emitters: 0 for the model, else the
+    number of the head."""
+
     tokens: Tokens = ()
     logprobs: tuple[float, ...] = ()
     emitters: Tokens = ()
@@ -103,8 +109,8 @@ class Text(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search found, how many texts each of its passes was over, and of states how many copies it needs: one to
-    begin with, and one for each child of a text but the first."""
+    """What a search found; how many texts each of its passes was over; and how many copies of states it needs: one to
+    begin with, and one for each child that lives on of a text but the first."""
 
     finished: list[Text]
     unfinished: list[Text]
@@ -113,6 +119,7 @@ class Found(NamedTuple):
 
 
 def whispers(model: Model, n_beams: int, n_wanted: int, limit: int) -> Found:
+    """Until `n_wanted` texts have ended, or `limit` steps were taken; see the module."""
     live, over, passes = [Text()], list[Text](), list[int]()
     for step in itertools.count(1):
         found = [
@@ -134,23 +141,11 @@ def whispers(model: Model, n_beams: int, n_wanted: int, limit: int) -> Found:
 
 
 def raj(model: Model, heads: Heads, n_beams: int, n_wanted: int, limit: int, tau: float) -> Found:
+    """Until `n_wanted` texts have ended, or all that live on have `limit` tokens; see the module."""
     live, over, passes, n_copies = [Text()], list[Text](), list[int](), 1
     while True:
-        found: list[tuple[Text, bool, int]] = []  # with how much of it was run
-        for text in live:
-            n_run = len(text.tokens)
-            if n_run == limit:
-                found.append((text, False, n_run))
-                continue
-            for rank, (token, logprob) in enumerate(model.logprobs(text.tokens)):
-                if token == EOT:
-                    found.append((Text(text.tokens, (*text.logprobs, logprob), (*text.emitters, 0)), True, n_run))
-                    continue
-                given = [(token, logprob, 0), *(heads.sure(text.tokens, tau) if rank == 0 else ())][: limit - n_run]
-                tokens, logprobs, emitters = zip(*given, strict=True)
-                longer = Text(text.tokens + tokens, text.logprobs + logprobs, text.emitters + emitters)
-                found.append((longer, False, n_run))
-        kept: list[tuple[Text, int]] = []
+        found = [(*child, len(text.tokens)) for text in live for child in children(model, heads, text, limit, tau)]
+        kept: list[tuple[Text, int]] = []  # with how many of its tokens were run
         for text, is_over, n_run in sorted(found, key=lambda one: -one[0].mean):
             if not is_over:
                 kept.append((text, n_run))
@@ -160,14 +155,29 @@ def raj(model: Model, heads: Heads, n_beams: int, n_wanted: int, limit: int, tau
                 over.append(text)
         live = [text for text, _ in kept]
         n_copies += len(kept) - len({text.tokens[:n_run] for text, n_run in kept})
-        going_on = Counter(n_run for text, n_run in kept if len(text.tokens) < limit)
-        if len(over) == n_wanted or not going_on:
+        groups_of = Counter(n_run for text, n_run in kept if len(text.tokens) < limit)
+        if len(over) == n_wanted or not groups_of:
             return Found(over, live[: max(0, n_beams - len(over))], passes, n_copies)
-        passes += [n for _, n in sorted(going_on.items())]
+        passes += [n for _, n in sorted(groups_of.items())]
+
+
+def children(model: Model, heads: Heads, text: Text, limit: int, tau: float) -> Iterator[tuple[Text, bool]]:
+    """How a hypothesis may go on, and whether it is over then; itself where it has `limit` tokens."""
+    room = limit - len(text.tokens)
+    if not room:
+        yield text, False
+        return
+    for rank, (token, logprob) in enumerate(model.logprobs(text.tokens)):
+        if token == EOT:
+            yield Text(text.tokens, (*text.logprobs, logprob), (*text.emitters, 0)), True
+            continue
+        given = [(token, logprob, 0), *(heads.sure(text.tokens, tau) if rank == 0 else ())][:room]
+        tokens, logprobs, emitters = zip(*given, strict=True)
+        yield Text(text.tokens + tokens, text.logprobs + logprobs, text.emitters + emitters), False
 
 
 class Heads:
-    """Three heads that often guess what the model says greedily, and now and then what nobody may say."""
+    """Three heads that often guess what the model says greedily, and now and then an id that is no text."""
 
     n_heads = 3
 
@@ -180,13 +190,14 @@ class Heads:
         return np.array(ids)[:, None], np.array(probs, np.float32)[:, None]
 
     def sure(self, tokens: Tokens, tau: float) -> Iterator[tuple[int, float, int]]:
+        """Tokens up to the first that is less sure than `tau` or no text, log-probabilities, heads' numbers from 1."""
         for number, (token, prob) in enumerate(zip(*self._of(tokens), strict=True), 1):
             if prob < tau or token >= TEXT:
                 return
             yield token, math.log(prob), number
 
     def _of(self, tokens: Tokens) -> tuple[list[int], list[float]]:
-        rng = drawn(self._model.seed, "heads", tokens)
+        rng = rng_of(self._model.seed, "heads", tokens)
         right = self._model.greedy(tokens, 1 + self.n_heads)[1:]
         others = rng.choice([*range(TEXT), TEXT + 1, EOT, SPECIAL.timestamp_begin], self.n_heads)
         ids = np.where(rng.random(self.n_heads) < 0.6, right, others)
@@ -194,7 +205,11 @@ class Heads:
 
 
 class Tried:
-    """Drafts of one beam: mostly right, and what it is told must be what the beam says itself."""
+    """A drafter that holds what it is told to what the model says.
+
+    Its drafts are right in as many tokens as `n_right` says, in turn, and then wrong; none where the text ends before
+    or there is no room. many: whether each beam may have a drafter of its own.
+    """
 
     def __init__(self, model: Model, n_right: Sequence[int], *, many: bool) -> None:
         self.model, self.n_right, self.many = model, n_right, many
@@ -230,6 +245,8 @@ class Tried:
 
 
 class Nothing(Tried):
+    """A drafter that drafts nothing."""
+
     def path(self, state: FakeState, tokens: Tokens) -> Tokens:
         return ()
 
@@ -238,6 +255,7 @@ class Nothing(Tried):
 
 
 def begun(model: Model) -> tuple[Any, NDArray[np.float32]]:
+    """A state behind the prompt, and the prompt's last row."""
     state = model.start(FEATURES)
     model.keep_hidden(state)
     row = model.forward(state, PROMPT)[-1]
@@ -247,6 +265,7 @@ def begun(model: Model) -> tuple[Any, NDArray[np.float32]]:
 
 
 def searched(model: Model, options: BeamOptions, drafts: Drafts) -> tuple[list[Hypothesis], list[int]]:
+    """What `search` finds, and over how many texts each of its passes is."""
     state, row = begun(model)
     passes, waits, since = list[int](), list[float](), time.perf_counter()
 
@@ -333,7 +352,8 @@ def test_beams_that_believe_heads_are_as_published(
 
 
 def test_equal_texts_stand_by_their_beam_and_then_by_their_ids() -> None:
-    """Four ids of 1/4 each: the first step keeps 0, 1 and 2, the second the first continuations of 0, all of 1/16.
+    """Four ids have 1/4 each: the first step keeps 0, 1 and 2; the second keeps 0 0, 0 1 and 0 2, which have 1/16 each
+    as all others do.
 
     openai-whisper lists what is not over by `argsort` backwards, so of equals the last is the first.
     """
@@ -354,7 +374,7 @@ def test_equal_texts_stand_by_their_beam_and_then_by_their_ids() -> None:
 @pytest.mark.parametrize("n_vocab", [5, 63, 64, 129, 1000])
 def test_the_likeliest_are_the_best_and_of_equals_the_first(n: int, n_vocab: int) -> None:
     for seed in range(6):
-        rng = drawn(n, n_vocab, seed)
+        rng = rng_of(n, n_vocab, seed)
         row = rng.integers(-6, 3, n_vocab).astype(np.float32)
         row[rng.random(n_vocab) < (0.0, 0.5, 0.97)[seed % 3]] = -np.inf
         expected = sorted(range(n_vocab), key=lambda id_: -row[id_])[:n]
@@ -365,7 +385,7 @@ def test_the_likeliest_are_the_best_and_of_equals_the_first(n: int, n_vocab: int
 
 @pytest.mark.parametrize("peak", [-200.0, 0.0, 200.0])
 def test_the_logarithm_of_a_softmax_is_so_for_logits_of_any_size(peak: float) -> None:
-    """Three times and once what the third has: 3/5, 1/5, 1/5, whatever is added to the logits."""
+    """The first id has three times what each of the others has: 3/5, 1/5, 1/5, whatever is added to the logits."""
     row = np.full(SPECIAL.n_vocab, -np.inf, np.float32)
     row[:3] = peak + math.log(3), peak, peak
     found = logprobs_behind(RULES, row, (1,))
@@ -373,7 +393,7 @@ def test_the_logarithm_of_a_softmax_is_so_for_logits_of_any_size(peak: float) ->
 
 
 def test_texts_are_ranked_by_their_length() -> None:
-    """By the mean -3/2 > -5/3 < -4.4/3; by Wu et al.'s ((5 + n) / 6) ** 1: -3 * 6/7 > -5 * 6/8, -4.4 * 6/8 = -3.3."""
+    """By the mean of their n tokens, or by Wu et al.'s penalty: the sum over ((5 + n) / 6) ** length_penalty."""
 
     def text(n: int, total: float) -> Hypothesis:
         return Hypothesis(tokens=(1,) * n, logprobs=(), sum_logprob=total, finished=True)
@@ -383,14 +403,14 @@ def test_texts_are_ranked_by_their_length() -> None:
     # (10 / 6) ** 0.6 = 1.3587 and (6 / 6) ** 0.6 = 1: -2.7 / 1.3587 = -1.987.
     assert best_of([text(1, -2.0), text(5, -2.7)], 0.6) == 1
     assert best_of([text(1, -1.98), text(5, -2.7)], 0.6) == 0
-    # No length counts for 0; an empty text is as long as one token.
+    # With a penalty of 0 length does not count; an empty text is as long as one token.
     assert best_of([text(1, -1.0), text(9, -1.1)], 0.0) == 0
     assert best_of([text(0, -0.6), text(1, -0.5)], None) == 1 and best_of([text(0, -0.5), text(2, -1.01)], None) == 0
 
 
-def test_what_is_not_said_is_as_published() -> None:
-    """Raj et al., section IV: a beam of 4, and a head is believed from 0.8 on; openai-whisper: no patience beyond the
-    beams, and half of 448 positions."""
+def test_options_that_nobody_gives_are_as_published() -> None:
+    """Raj et al., section IV: a beam of 4, and a head is believed from 0.8 on; openai-whisper: a patience of 1, and
+    half of 448 positions."""
     options = BeamOptions()
     assert (options.beam_size, options.patience, options.limit, options.tau) == (4, 1.0, 224, 0.8)
     assert options.n_wanted == 4
