@@ -21,11 +21,11 @@ import pytest
 from specedge.errors import ResourceError, UsageError
 from specedge.maps import build as build_module
 from specedge.maps.build import BuildOptions, BuildReport, build
-from specedge.maps.tmap_format import END, END_ID, MAX_N_TEXT
+from specedge.maps.tmap_format import END, END_ID, MAX_N_TEXT, MAX_TOKENS
 from specedge.maps.token_map import TokenMap
 from support.token_maps import FINGERPRINT, N_TEXT, make_map
 
-SMALL, WIDE = 10, 200_000  # vocabularies of ids that fit into a u16, and of ids that do not
+WIDE = 200_000  # a vocabulary of ids that do not fit into a u16
 _LAST = math.inf  # an end of a sentence sorts behind all ids
 Ids = tuple[int, ...]
 
@@ -93,15 +93,17 @@ class Counted(NamedTuple):
 
 
 def phrases(seed: int, ids: Sequence[int]) -> list[list[int]]:
-    """Sentences that begin alike for long and then part; some are empty, of one token, or said twice."""
+    """Sentences that begin alike for long and then part; some are empty, of one token, or said twice. Two begin as no
+    other does, and the first of them goes on by the higher id."""
     rng = random.Random(seed)
     stems = [[rng.choice(ids) for _ in range(14)] for _ in range(2)]
-    found: list[list[int]] = [[], [ids[0]], [ids[-1]] * 3]
+    two = [rng.choice(ids) for _ in range(8)]
+    found: list[list[int]] = [[], [ids[0]], [ids[-1]] * 3, [*two, ids[-1]], [*two, ids[0]]]
     for _ in range(24):
         stem = rng.choice(stems)
         start, stop = sorted(rng.sample(range(15), 2))
         found.append([*stem[start:stop], *(rng.choice(ids) for _ in range(rng.randrange(3)))])
-    return found + found[5:8]
+    return found + found[7:10]
 
 
 def said(opened: TokenMap, end: int) -> dict[Ids, list[tuple[Ids, int, tuple[float, ...]]]]:
@@ -125,7 +127,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("in_blocks", [False, True])
-@pytest.mark.parametrize("n_text", [SMALL, WIDE])
+@pytest.mark.parametrize("n_text", [MAX_TOKENS, WIDE])
 @pytest.mark.parametrize("number", range(len(OPTIONS)))
 def test_a_map_is_what_was_counted(
     number: int, n_text: int, in_blocks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,7 +135,7 @@ def test_a_map_is_what_was_counted(
     if in_blocks:
         for name, value in (("_BATCH", 3), ("_SORT_BLOCK", 7), ("_FLUSH", 4)):
             monkeypatch.setattr(build_module, name, value)
-    vocabulary, end = ((0, 1, 2, SMALL - 1), END) if n_text == SMALL else ((0, 0xFFFF, 70_000, WIDE - 1), END_ID)
+    vocabulary, end = ((0, 1, 0x2001, 0xFFFD), END) if n_text == MAX_TOKENS else ((0, 0xFFFF, 70_000, WIDE - 1), END_ID)
     counted = Counted(phrases(number, vocabulary), OPTIONS[number], end)
     path = tmp_path / "x.tmap"
     report = build(iter(counted.sentences), path, n_text=n_text, fingerprint=FINGERPRINT, options=counted.options)
@@ -179,9 +181,9 @@ def _worth(key: Ids, best: Continued, sentences: list[list[int]]) -> float:
 
 
 def test_a_token_that_is_certain_saves_one_and_what_is_behind_the_last_nothing(tmp_path: Path) -> None:
-    """Behind 1 and behind 2 two tokens come 200 times, the end of the sentence among them, behind 3 its end alone, and
-    behind 5 its end 399 times, so that 400 for 1 and for 2 are more than 399 for 5."""
-    sentences, whole = [[1, 2, 3]] * 200 + [[4, 5]] * 399, BuildOptions(n_orders=1, max_length=2)
+    """Behind 1 and behind 2 two tokens come 400 times, the end of the sentence among them, behind 3 its end alone, and
+    behind 5 its end 799 times, so that 800 for 1 and for 2 are more than 799 for 5."""
+    sentences, whole = [[1, 2, 3]] * 400 + [[4, 5]] * 799, BuildOptions(n_orders=1, max_length=2)
     size = make_map(tmp_path / "all.tmap", sentences, whole).stat().st_size
     fitting = replace(whole, budget_bytes=size - 1)
     with TokenMap.open(make_map(tmp_path / "some.tmap", sentences, fitting)) as opened:

@@ -341,7 +341,7 @@ class Adaptive(CostOptimal):
         self._gamma, self._schedule = gamma, schedule
         self.head = AcceptanceHead(N_SIGNS + 2, n_kept=schedule.n_kept, seed=seed)
         self._reached: list[float] = []
-        self._n_trained = 0
+        self._has_trained = False
 
     def limit(self) -> int:
         """As many as may be, where drafts are expected to pay."""
@@ -367,14 +367,14 @@ class Adaptive(CostOptimal):
 
     def end(self) -> None:
         """The head learns, unless it did with the draft."""
-        if not self._n_trained:
+        if not self._has_trained:
             self.head.train(_N_UPDATES)
-        self._n_trained = 0
+        self._has_trained = False
 
     def train(self) -> None:
         """As the schedule has it."""
         self.head.train(self._schedule.n_updates)
-        self._n_trained += 1
+        self._has_trained = True
 
 
 def _features(confidence: float, depth: int, signs: Signs) -> Signs:

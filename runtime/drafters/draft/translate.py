@@ -347,7 +347,7 @@ class AcrossWords(Translation):
     @property
     def share(self) -> float:
         """How many of the draft's text tokens the target has too, as a share of the smaller vocabulary."""
-        return sum(id_ >= 0 for id_ in self.direct) / max(min(len(self.direct), self._target.special.eot), 1)
+        return sum(id_ >= 0 for id_ in self.direct) / min(len(self.direct), self._target.special.eot)
 
     def prompt(self, ids: Sequence[int]) -> list[int] | None:
         """See `Translation.prompt`."""
@@ -432,7 +432,7 @@ class AcrossWords(Translation):
         """Learn the target's tokens that the draft spells with several of its own, where runs become tokens."""
         if self._mode != "tokens":
             return
-        known = {id_ for id_ in self.direct if id_ >= 0}
+        known = set(self.direct)
         for token in set(tokens):
             if token < self._target.special.eot and token not in known and self._target.ranks[token]:
                 source = tuple(self._spelt(self._target.ranks[token]))  # of one token it would be known
