@@ -20,6 +20,7 @@ from ..decoding.drafter import Drafter, EmptyDrafter, TargetModel
 from ..decoding.payoff import Payoff
 from ..device import DEFAULT_COSTS, CostTable, Profile, load_profile
 from ..options import HEAD_KINDS, SEVERAL, DrafterOptions
+from ..text.beginnings import Beginnings
 from ..text.words import ends_sentence
 from .ngram import NgramDrafter
 from .tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
@@ -145,10 +146,12 @@ def _tokenmap(target: TargetModel, options: DrafterOptions) -> Drafter:
 
 def _tokenmap_of(maps: Sequence[TokenMap], target: TargetModel, options: DrafterOptions) -> Drafter:
     preset = _MAP_OPTIONS[options.map_preset]
+    tokenizer = target.bundle.tokenizer
     return TokenMapDrafter(
         maps,
         _costs(target),
-        ends=ends_sentence(target.bundle.tokenizer),
+        ends=ends_sentence(tokenizer),
+        beginnings=None if tokenizer.special.begins_with_space else Beginnings(tokenizer),
         options=preset,
         payoff=_payoff(target) if preset.gated else None,
     )

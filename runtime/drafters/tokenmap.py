@@ -25,6 +25,7 @@ from specedge.maps.token_map import Candidate, TokenMap
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ..decoding.payoff import Gate, Guess, Guesses, Payoff, cut, joined, pass_shape
 from ..device import CostTable
+from ..text.beginnings import Beginnings
 from ..text.words import sentence_so_far
 
 __all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "text_so_far"]
@@ -55,8 +56,8 @@ PAPER = TokenMapOptions(orders=(3,), candidates=3, min_lengths=(9, 16), gated=Fa
 class TokenMapDrafter(Drafter):
     """See the module.
 
-    ends: whether a sentence ends with a text id; payoff: which windows are worth drafting for, None for all. `close`
-    closes the maps.
+    ends: whether a sentence ends with a text id; payoff: which windows are worth drafting for, None for all;
+    beginnings: of texts that begin otherwise than the map's sentences, None where they do not. `close` closes the maps.
     """
 
     name = "tokenmap"
@@ -70,8 +71,10 @@ class TokenMapDrafter(Drafter):
         ends: Callable[[int], bool],
         options: TokenMapOptions | None = None,
         payoff: Payoff | None = None,
+        beginnings: Beginnings | None = None,
     ) -> None:
         self._maps = tuple(maps)
+        self._beginnings = beginnings
         self._ends = functools.cache(ends)
         self._options = options or TokenMapOptions()
         self._gate = Gate(costs)
@@ -135,10 +138,15 @@ class TokenMapDrafter(Drafter):
     def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[Guess]:
         """Candidate paths, best first, all of one key; behind a timestamp where one has to come first."""
         opening = self._opening(window, context)
-        text = text_so_far(window.history, context.sampled, window.eot) if self._options.gated else ()
-        sentence = sentence_so_far(context.sampled, window.eot, self._ends) if opening is None else ()
+        sampled: Sequence[int] = context.sampled
+        if self._beginnings is not None:
+            sampled = self._beginnings.spaced([token for token in sampled if token < window.eot])
+        text = text_so_far(window.history, sampled, window.eot) if self._options.gated else ()
+        sentence = sentence_so_far(sampled, window.eot, self._ends) if opening is None else ()
         limit -= opening is not None
         paths = self._best_key(sentence, text, limit, n_pending, window.n_paths)
+        if self._beginnings is not None and not sampled:
+            paths = [_begun(guess, self._beginnings) for guess in paths]
         return paths if opening is None else [joined(opening, guess) for guess in paths] or [opening]
 
     def _opening(self, window: WindowContext, context: DraftContext) -> Guess | None:
@@ -229,6 +237,17 @@ class TokenMapDrafter(Drafter):
             guesses[i] = cut(guesses[i], n_alike or len(guesses[i].tokens))
             del guesses[j]
         return guesses
+
+
+def _begun(guess: Guess, beginnings: Beginnings) -> Guess:
+    """A guess at a window's first words, the first of them in the tokens that it has there."""
+    tokens, ids = beginnings.bare(guess.tokens), guess.tokens
+    if tokens is ids:
+        return guess
+    n = beginnings.first_word(ids)
+    n_there = len(tokens) - len(ids) + n
+    confidences = [math.prod(guess.confidences[:n]), *[1.0] * (n_there - 1), *guess.confidences[n:]]
+    return Guess(list(tokens), confidences, [*guess.classes[:1] * n_there, *guess.classes[n:]])
 
 
 def _alike(a: Guess, b: Guess) -> int:

@@ -117,6 +117,12 @@ def sentence_so_far(tokens: Sequence[int], eot: int, ends: Callable[[int], bool]
     return tuple(tokens[at:])
 
 
+def opens_word(spelling: bytes) -> bool:
+    """Whether words may begin with a token so spelt: anything but a letter or digit of Latin script inside a word."""
+    first = spelling[:1]
+    return not (first.isalnum() or first == b"'" or b"\x80" <= first < b"\xc0")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Errors:
     """Word errors of a list: `n_errors` of `n_words`, and how many of `n_texts` are exactly right as normalised."""

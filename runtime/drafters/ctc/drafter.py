@@ -30,10 +30,11 @@ from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verd
 from ...decoding.payoff import Gate, Guess, Guesses, Payoff
 from ...device import CostTable
 from ...engine.session import Canceller
+from ...text.beginnings import Beginnings
 from ...text.tokenizer import Tokenizer
 from ...text.words import ends_sentence
 from .head import CtcHead, Posteriors
-from .lattice import HeardToken, Lattice, heard_tokens, lattice_of, spelled
+from .lattice import HeardToken, Lattice, bare, heard_tokens, lattice_of, spelled
 from .ngram_lm import LONGEST, Guide
 from .rescore import Search, SearchOptions
 
@@ -122,6 +123,7 @@ class CtcDrafter(Drafter):
     ) -> None:
         self._hear: Callable[[Any], Posteriors] | None = hear
         self._tokenizer, self._guide = tokenizer, guide
+        self._beginnings = Beginnings(tokenizer)
         self._search = None if guide is None else Search(tokenizer, guide, options)
         self._resyncs, self._on_close = resyncs, on_close
         self._payoff = payoff or Payoff(costs, weighs=False)
@@ -204,7 +206,8 @@ class CtcDrafter(Drafter):
         if window is None or self._guide is None or not tokens or not learns:
             return
         before = list(window.history[-_CONTEXT:])
-        self._guide.learn([*before, *[token for token in tokens if token < window.eot]], len(before))
+        text = self._beginnings.spaced([token for token in tokens if token < window.eot])
+        self._guide.learn([*before, *text], len(before))
 
     def close(self) -> None:
         """Let go of what the drafter was made with; from then on there are no drafts."""
@@ -227,6 +230,7 @@ class CtcDrafter(Drafter):
             posteriors = self._hear(encoded[: window.n_heard(len(encoded))])
             lattice = lattice_of(posteriors)
             heard = [] if lattice is None else self._rescored(lattice, spelled(lattice, self._tokenizer), ())
+            heard = bare(heard, self._beginnings, self._tokenizer.ranks)
             moments = None if lattice is None else _usable(posteriors)
             self._last_hearing[:] = window.features, lattice, heard, moments, posteriors.n_parts
         _, self._lattice, self._heard, self._moments, n_parts = self._last_hearing
@@ -278,7 +282,7 @@ class CtcDrafter(Drafter):
             self._left = self._behind(lattice, left, token)
         else:
             return
-        text = [id_ for id_ in sampled if id_ < window.eot]
+        text = self._beginnings.spaced([id_ for id_ in sampled if id_ < window.eot])
         self._left = self._rescored(lattice, self._left, text, _N_RESCORED)
 
     def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:

@@ -8,13 +8,12 @@ in one array, so that a row costs three NumPy calls. All is told against a path 
 nothing to go along.
 
 `spelled` gives the likeliest spelling in the target's tokens, by its own byte-pair encoding, so the units of the head
-need not know the vocabulary. The text begins with one space, as Whisper's does, or with none, as a speech LLM's, and
-has no space twice; bytes that are no UTF-8 are left out.
+need not know the vocabulary. The text begins with one space and has no space twice; bytes that are no UTF-8 are left
+out. `bare` takes that space away for models whose texts begin without one.
 """
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...text.beginnings import Beginnings
 from ...text.tokenizer import Tokenizer
 from .head import BLANK, N_UNITS, Posteriors
 
@@ -32,6 +32,7 @@ __all__ = [
     "HeardToken",
     "Lattice",
     "Unit",
+    "bare",
     "heard_tokens",
     "lattice_of",
     "spelled",
@@ -222,11 +223,34 @@ class HeardToken(NamedTuple):
 
 def spelled(lattice: Lattice, tokenizer: Tokenizer) -> list[HeardToken]:
     """The likeliest spelling of a window in tokens; [] where nothing was said."""
-    units = lattice.spelling()
-    begins_with_space = tokenizer.special.begins_with_space
-    if not begins_with_space:
-        units = list(itertools.dropwhile(lambda unit: unit.byte == _SPACE_BYTE, units))
-    return heard_tokens(units, lattice, len(lattice), tokenizer, opens=begins_with_space)
+    return heard_tokens(lattice.spelling(), lattice, len(lattice), tokenizer, opens=True)
+
+
+def bare(heard: Sequence[HeardToken], beginnings: Beginnings, ranks: Sequence[bytes]) -> list[HeardToken]:
+    """A window's hypothesis with the tokens that its first word has at the beginning of a text (`Beginnings`)."""
+    ids = [one.token for one in heard]
+    found = beginnings.bare(ids)
+    if found is ids:
+        return list(heard)
+    n = beginnings.first_word(ids)
+    owners = [one for one in heard[:n] for _ in ranks[one.token]]
+    word = list[HeardToken]()
+    at = 1  # behind the space
+    for token in found[: len(found) - len(ids) + n]:
+        mine = owners[at : at + len(ranks[token])] or owners[-1:]
+        at += len(mine)
+        word.append(
+            HeardToken(
+                token,
+                mine[0].start,
+                mine[-1].stop,
+                min(one.sure for one in mine),
+                min(one.order for one in mine),
+                opens=not word,
+                guided=any(one.guided for one in mine),
+            )
+        )
+    return [*word, *heard[n:]]
 
 
 def heard_tokens(

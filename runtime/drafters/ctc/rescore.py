@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ...text.tokenizer import Tokenizer
-from ...text.words import sentence_so_far
+from ...text.words import opens_word, sentence_so_far
 from .lattice import HeardToken, Lattice
 from .ngram_lm import Guide
-from .word_lattice import Span, Word, WordFinder, opens_word
+from .word_lattice import Span, Word, WordFinder
 
 __all__ = ["Respeller", "Search", "SearchOptions"]
 

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...text.tokenizer import Tokenizer
+from ...text.words import opens_word
 from .lattice import HeardToken, Lattice
 from .ngram_lm import Guide
 
-__all__ = ["Span", "Word", "WordFinder", "opens_word"]
+__all__ = ["Span", "Word", "WordFinder"]
 
 _QUICK_BYTES = 8  # of a token, for the first look
 _FIRST_BYTES = 3  # of those, looked for nearer
@@ -223,9 +224,3 @@ class WordFinder:
         found: NDArray[np.float32] = begins[:, self._first_units].sum(1) + goes_on[:, self._more_units].sum(1)
         found[:, self._is_empty] = -np.inf
         return found
-
-
-def opens_word(spelling: bytes) -> bool:
-    """Whether words may begin with a token so spelt: anything but a letter or digit of Latin script inside a word."""
-    first = spelling[:1]
-    return not (first.isalnum() or first == b"'" or b"\x80" <= first < b"\xc0")

@@ -20,8 +20,11 @@ from specedge.runtime.decoding.payoff import Gate
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions, text_so_far
+from specedge.runtime.text.beginnings import Beginnings
+from specedge.runtime.text.speech_tokens import SpeechTokens
+from specedge.runtime.text.tokenizer import Tokenizer
 from support.drafting import parents_of
-from support.fake_engine import HashEngine, special_tokens, words
+from support.fake_engine import HashEngine, special_tokens, tokenizer, words
 from support.token_maps import sealed, sections_of
 
 SPECIAL = special_tokens()
@@ -92,6 +95,17 @@ def test_the_sentence_so_far_decides(pumps: TokenMap) -> None:
 
 def test_a_sentence_that_has_ended_is_no_context_for_the_next(pumps: TokenMap) -> None:
     assert list(proposal(drafter(pumps), [*words(" zero", " one", " two"), STOP]).tokens) == [*PUMP, STOP]
+
+
+def test_a_text_that_begins_without_the_space_of_the_map_is_drafted_so(pumps: TokenMap) -> None:
+    tokens = tokenizer(SPECIAL)
+    bare = Tokenizer(
+        tokens.ranks[: SPECIAL.eot], SpeechTokens(n_vocab=SPECIAL.n_vocab, eot=SPECIAL.eot, before=(), behind=())
+    )
+    made = TokenMapDrafter([pumps], FREE, ends=lambda token: token == STOP, beginnings=Beginnings(bare))
+    text = tokens.encode("the pump is on.")
+    assert list(proposal(made).tokens) == text
+    assert list(proposal(made, text[:-2]).tokens) == text[-2:]
 
 
 def test_a_window_with_timestamps_opens_with_one(pumps: TokenMap) -> None:

@@ -21,6 +21,8 @@ from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.ctc.drafter import CtcDrafter
 from specedge.runtime.drafters.ctc.head import Posteriors
 from specedge.runtime.drafters.ctc.ngram_lm import Guide
+from specedge.runtime.text.speech_tokens import SpeechTokens
+from specedge.runtime.text.tokenizer import Tokenizer
 from specedge.runtime.text.words import ends_sentence
 from support.drafting import plain_fields
 from support.fake_engine import HashEngine, special_tokens, tokenizer
@@ -162,6 +164,19 @@ def test_a_hypothesis_is_taken_up_again_behind_a_correction(heard: str, decided:
     given_up = begun(made(spoken(heard), resyncs=False))
     proposed(given_up)
     assert proposed(given_up, ids(decided)) == []
+
+
+def test_a_speech_llms_text_begins_without_a_space_and_maps_have_one(pumps: TokenMap) -> None:
+    special = SpeechTokens(n_vocab=SPECIAL.eot + 1, eot=SPECIAL.eot, before=(), behind=())
+    bare = Tokenizer(TOKENIZER.ranks[: SPECIAL.eot], special)
+    doubts = {5: {"u": 0.1}}
+    for heard, guide in (
+        ("the pump is on.", None),
+        ("the pamp is on.", Guide([pumps], None, ends=ends_sentence(bare))),
+    ):
+        drafter = begun(CtcDrafter(lambda _, h=heard: spoken(h, doubts=doubts), bare, FREE, guide=guide))  # type: ignore[misc]
+        assert proposed(drafter) == ids("the pump is on.")
+        assert proposed(drafter, ids("the pump")) == ids(" is on.")
 
 
 def test_what_follows_a_correction_is_held_to_the_ngrams_anew(pumps: TokenMap) -> None:

@@ -18,8 +18,6 @@ from specedge.runtime.drafters.ctc.head import Posteriors
 from specedge.runtime.drafters.ctc.lattice import HeardToken, lattice_of, spelled
 from specedge.runtime.drafters.ctc.ngram_lm import UNKNOWN, Guide
 from specedge.runtime.drafters.ctc.rescore import Search, SearchOptions
-from specedge.runtime.text.speech_tokens import SpeechTokens
-from specedge.runtime.text.tokenizer import Tokenizer
 from specedge.runtime.text.words import ends_sentence
 from support.fake_engine import special_tokens, tokenizer
 from support.posteriors import random_posteriors, spoken
@@ -63,14 +61,6 @@ def greedy(posteriors: Posteriors) -> list[HeardToken]:
     lattice = lattice_of(posteriors)
     assert lattice is not None
     return spelled(lattice, TOKENIZER)
-
-
-def test_the_text_of_a_speech_llm_begins_without_a_space() -> None:
-    special = SpeechTokens(n_vocab=SPECIAL.eot + 1, eot=SPECIAL.eot, before=(), behind=())
-    bare = Tokenizer(TOKENIZER.ranks[: SPECIAL.eot], special)
-    lattice = lattice_of(spoken(" the pump is on."))
-    assert lattice is not None
-    assert [heard.token for heard in spelled(lattice, bare)] == ids("the pump is on.")
 
 
 def test_tokens_are_the_targets_own_and_lie_where_they_were_heard() -> None:
