@@ -3,7 +3,8 @@
 A window is heard once: the head's posteriors become one hypothesis in the target's tokens (`lattice`), in which n-grams
 of token maps and of this run's text choose between spellings (`rescore`). It is drafted in chunks as long as they are
 expected to pay (`Gate`). Behind a correction the hypothesis is taken up again: at the same token if that comes up near
-by, else at the row up to which the target's token accounts for what was heard, and the next words are rescored.
+by, else at the row up to which the tokens said since account for what was heard, else behind as many words; and the
+next words are rescored.
 Timestamps are proposed where the head has sentences begin and end, near the letters heard; of a head that was not
 taught them, where `SegmentTimes` expects them.
 
@@ -15,6 +16,7 @@ is not heard. The clock decides which windows are heard at all (`Payoff`).
 from __future__ import annotations
 
 import copy
+import string
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -32,7 +34,7 @@ from ...device import CostTable
 from ...engine.session import Canceller
 from ...text.beginnings import Beginnings
 from ...text.tokenizer import Tokenizer
-from ...text.words import ends_sentence
+from ...text.words import ends_sentence, opens_word, sentence_so_far
 from .head import CtcHead, Posteriors
 from .lattice import HeardToken, Lattice, bare, heard_tokens, lattice_of, spelled
 from .ngram_lm import LONGEST, Guide
@@ -87,7 +89,7 @@ def _centre(seen: Sequence[int]) -> tuple[int, float]:
 
 
 _MAX_DRAFT = 48
-_N_AHEAD = 4  # tokens among which a corrected one is looked for
+_N_AHEAD = 2  # tokens among which a corrected word is looked for
 _UNLIKE = 4.0  # nats a byte by which a token that is put in another's place misses what was heard
 _N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
 _REACH = 40  # rows that one token may take, and of those
@@ -140,7 +142,9 @@ class CtcDrafter(Drafter):
         self._moments: NDArray[np.float32] | None = None  # see `Posteriors.times`
         self._n_frames = 0.0  # of the head, up to where the audio ends
         self._left: Sequence[HeardToken] = ()
+        # What of the hypothesis other words took the place of, these, and how many they are; see `_replace`.
         self._skipped: Sequence[HeardToken] = ()
+        self._said, self._n_words = b"", 0
         self._n_followed = 0
         self._rows = (0, 0)
 
@@ -168,7 +172,8 @@ class CtcDrafter(Drafter):
         if window.features is not self._features:
             self._features, self._is_heard = window.features, False
             self._lattice, self._heard, self._moments = None, [], None
-        self._left, self._skipped, self._n_followed, self._rows = self._heard, (), 0, (0, 0)
+        self._left, self._n_followed, self._rows = self._heard, 0, (0, 0)
+        self._skipped, self._said, self._n_words = (), b"", 0
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return the hypothesis from where the target stands, as far as it is expected to pay."""
@@ -254,8 +259,7 @@ class CtcDrafter(Drafter):
                 self._learn_time(window, lattice, sampled, at)
             elif token < window.eot:
                 if self._left and self._left[0].token == token:
-                    self._pass(self._left[0])
-                    self._left = self._left[1:]
+                    self._match(self._left[0], self._left[1:])
                 elif self._resyncs:
                     self._resume(window, lattice, sampled[: at + 1])
                 else:
@@ -270,40 +274,68 @@ class CtcDrafter(Drafter):
     def _resume(self, window: WindowContext, lattice: Lattice, sampled: Sequence[int]) -> None:
         """Take the hypothesis up again behind a token that it did not have."""
         token, left, skipped = sampled[-1], self._left, self._skipped
-        self._skipped = ()
-        ahead = next((i for i in range(1, min(_N_AHEAD, len(left) - 1) + 1) if left[i].token == token), 0)
-        if ahead:  # what was heard before it is not said
-            self._pass(left[ahead])
-            self._left = left[ahead + 1 :]
+        text = self._beginnings.spaced([id_ for id_ in sampled if id_ < window.eot])
+        ahead = range(1, min(_N_AHEAD, len(left) - 1) + 1)
+        said = next((i for i in ahead if left[i].opens and left[i].token == token), 0)
+        if said:  # the words that were heard before it are not said
+            self._match(left[said], left[said + 1 :])
         elif skipped and skipped[0].token == token:  # one token more was said than was heard
-            self._pass(skipped[0])
-            self._left = [*skipped[1:], *left]
-        elif left:
-            self._left = self._behind(lattice, left, token)
+            self._match(skipped[0], [*skipped[1:], *left])
+        elif left or skipped:
+            self._replace(lattice, [*skipped, *left], text)
         else:
             return
-        text = self._beginnings.spaced([id_ for id_ in sampled if id_ < window.eot])
         self._left = self._rescored(lattice, self._left, text, _N_RESCORED)
 
-    def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:
-        """What is left of the hypothesis behind a token that took the place of its next one.
+    def _match(self, heard: HeardToken, left: Sequence[HeardToken]) -> None:
+        """A token was said as it was heard."""
+        self._pass(heard)
+        self._left, self._skipped, self._said, self._n_words = left, (), b"", 0
 
-        Where the token is much like what was heard, the row up to which it accounts for it; else the next word.
+    def _replace(self, lattice: Lattice, rest: Sequence[HeardToken], text: Sequence[int]) -> None:
+        """Go on behind a token that, with those since the last one that was heard, took the place of some of `rest`.
+
+        Where together they are much like what was heard, at the row up to which they account for it; else behind as
+        many words as were begun, or one more or less. A mark is heard in no row. text: text ids so far.
         """
-        start = left[0].start
-        spelling = self._tokenizer.ranks[token]
-        stop = min(len(lattice), start + min(_REACH, _REACH_FIRST + _REACH_EACH * len(spelling)))
-        if not spelling or stop <= start:
-            return left
-        odds = lattice.odds([start], [spelling], stop - start)[0]
+        spelling = self._tokenizer.ranks[text[-1]]
+        is_mark = spelling.decode("latin-1") in string.punctuation
+        self._said += spelling
+        self._n_words += not is_mark and (opens_word(spelling) or not self._n_words)
+        row = self._accounted(lattice, rest[0].start, self._said)
+        if row is not None:
+            self._rows = (row, row)
+            self._skipped = [heard for heard in rest if heard.stop <= row]
+            self._left = self._from_row(lattice, rest, row)
+            return
+        behind = self._expected(rest, text)
+        if behind:
+            self._rows = (rest[behind - 1].stop, rest[behind - 1].stop)
+        self._skipped, self._left = rest[:behind], rest[behind:]
+
+    def _expected(self, rest: Sequence[HeardToken], text: Sequence[int]) -> int:
+        """Where the hypothesis goes on behind words that took the place of others: behind as many, or one more or less
+        if n-grams expect that word more."""
+        openings = [0, *[i for i, heard in enumerate(rest) if i and heard.opens], len(rest)]
+        at = min(self._n_words, len(openings) - 1)
+        if self._guide is None or not self._guide.knows:
+            return openings[at]
+        sentence = sentence_so_far(text, self._tokenizer.special.eot, self._guide.ends)
+        near = [n for n in (at, at - 1, at + 1) if 0 <= n < len(openings) and openings[n] < len(rest)]
+        scores = [self._guide.score(sentence, rest[openings[n]].token) for n in near]
+        return openings[near[int(np.argmax(scores))]] if near else openings[at]
+
+    @staticmethod
+    def _accounted(lattice: Lattice, start: int, said: bytes) -> int | None:
+        """The row up to which some bytes account for what was heard from a row on, with a space before them or without;
+        None where they are unlike that."""
+        spellings = [one for one in dict.fromkeys((said, said.lstrip(b" "))) if one]
+        stop = min(len(lattice), start + min(_REACH, _REACH_FIRST + _REACH_EACH * len(said)))
+        if not spellings or stop <= start:
+            return None
+        odds = lattice.odds([start] * len(spellings), spellings, stop - start).max(0)
         row = int(odds.argmax())
-        if float(odds[row]) > -_UNLIKE * len(spelling):
-            self._rows = (start + row, start + row)
-            return self._from_row(lattice, left, start + row)
-        behind = next((i for i, heard in enumerate(left) if i and heard.opens), len(left))
-        self._rows = (left[behind - 1].stop, left[behind - 1].stop)
-        self._skipped = left[:behind]
-        return left[behind:]
+        return start + row if float(odds[row]) > -_UNLIKE * len(said) else None
 
     def _from_row(self, lattice: Lattice, left: Sequence[HeardToken], row: int) -> Sequence[HeardToken]:
         """What is left of the hypothesis from a row on; the rest of a word that it lies in is spelt as it was heard."""

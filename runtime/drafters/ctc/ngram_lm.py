@@ -86,12 +86,16 @@ class Guide:
         """Whether there is anything to be asked."""
         return bool(self._maps) or bool(self._cache)
 
-    def followers(self, token: int) -> list[tuple[int, float]]:
-        """What the maps know to follow a token, the likeliest first, and the logarithm of the share of each."""
-        found: dict[int, float] = {}
-        for index in self._indices:
-            for id_, share in zip(*[column.tolist() for column in index.followers((token,), 2)], strict=True):
-                found[id_] = max(share, found.get(id_, -math.inf))
+    def followers(self, tokens: tuple[int, ...]) -> list[tuple[int, float]]:
+        """What the maps know to follow the last tokens, the likeliest first, and the logarithm of the share of each.
+
+        The longest end of `tokens` that they know counts.
+        """
+        found: Mapping[int, float] = {}
+        for n in range(min(len(tokens), self._longest - 1), 0, -1):
+            found = self._mapped_behind(tokens[-n:])
+            if found:
+                break
         return sorted(found.items(), key=lambda item: -item[1])
 
     def said_behind(self, token: int) -> Iterable[tuple[int, float]]:

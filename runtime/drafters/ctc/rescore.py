@@ -57,6 +57,7 @@ class Respeller:
         self._tokenizer, self._guide, self._eot = tokenizer, guide, tokenizer.special.eot
         self._weight, self._beam = weight, beam
         self._words = WordFinder(tokenizer, guide, weight=weight, candidates=candidates)
+        self._marks = sentence_marks(tokenizer, guide)
 
     def looked_at(
         self, lattice: Lattice, spans: Sequence[tuple[Sequence[HeardToken], int, Sequence[int]]]
@@ -157,8 +158,12 @@ class Respeller:
         return self._weight * worth
 
     def _right_worth(self, before: Sequence[int], tokens: Sequence[int], right: Sequence[int]) -> float:
+        """The weighted score of what comes next: some tokens, or at the end of the window the mark that fits best."""
         guide = self._guide
-        return self._worth(sentence_so_far([*before, *tokens], self._eot, guide.ends), right) if right else 0.0
+        sentence = sentence_so_far([*before, *tokens], self._eot, guide.ends)
+        if right or not sentence or not self._marks:
+            return self._worth(sentence, right)
+        return self._weight * max(guide.score(sentence, mark) for mark in self._marks)
 
     def _said(self, sentence: tuple[int, ...], token: int, lost: bool) -> tuple[float, tuple[int, ...], bool]:
         """The score of a token, the sentence with it, and whether it is unknown; `lost`: that the one before is.
@@ -212,6 +217,11 @@ def _keep(
         reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap)
 
 
+def sentence_marks(tokenizer: Tokenizer, guide: Guide) -> list[int]:
+    """The known marks that end a sentence, each a byte."""
+    return [id_ for id_ in guide.vocabulary.tolist() if guide.ends(id_) and len(tokenizer.ranks[id_]) == 1]
+
+
 _EXPECTED = -6.0  # the least score of a mark that nobody heard
 _N_CONTEXT = 2  # tokens behind a change whose n-grams reach it
 _N_RIGHT = 2  # tokens behind a span that its words must go with
@@ -241,7 +251,7 @@ class Search:
         self._respeller = Respeller(
             tokenizer, guide, weight=chosen.weight, beam=chosen.beam, candidates=chosen.candidates
         )
-        self._marks = [id_ for id_ in guide.vocabulary.tolist() if guide.ends(id_) and len(tokenizer.ranks[id_]) == 1]
+        self._marks = sentence_marks(tokenizer, guide)
 
     def guided(
         self,

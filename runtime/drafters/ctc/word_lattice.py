@@ -30,7 +30,10 @@ _MAX_BYTES = 4 << 20  # of scores that are kept
 _N_BEFORE = 2  # tokens of a node that are thought of behind it
 _REACH = 32  # rows that a word may take
 _N_PIECES = 12  # tokens that may go on with a word
-_MOST_PIECES = 8  # tried at once, or nearly
+_MOST_PIECES = 32  # for each node, tried at once, or nearly
+_MOST_BEHIND = 32  # of those behind a word begun
+_N_BEGUN = 3  # tokens of that which tell how it goes on
+_MAX_KEPT = 1 << 14  # of these that are remembered
 _MOSTLY = -0.7  # the logarithm of the share of a mark that belongs to a word, heard or not
 _HOPELESS = 8.0  # nats by which a token is worse than another at the same node that is not looked at
 _MOST_LOST = 12.1  # nats by which a word may be less likely than what was heard: those of one byte that was not
@@ -93,7 +96,7 @@ class WordFinder:
         places = places[:-1].reshape(len(beginnings), _QUICK_BYTES)
         self._first_units, self._more_units = places.T[:_FIRST_BYTES].copy(), places.T[_FIRST_BYTES:].copy()
         self._is_empty = lengths == 0
-        self._pieces: dict[int, list[int]] = {}
+        self._pieces: dict[tuple[int, ...], list[int]] = {}
         self._followed: dict[int, NDArray[np.float32]] = {}
 
     def find(self, lattice: Lattice, spans: Sequence[Span]) -> None:
@@ -124,12 +127,12 @@ class WordFinder:
     def _longer(self, strings: Sequence[_String], most: int) -> tuple[list[_String], int]:
         """The strings with each token that goes on with them, `most` of them or a few more, and how many have theirs
         among these."""
-        pieces = {token: self._going_on(token) for token in {tokens[-1] for _, tokens in strings}}
+        pieces = {tokens: self._going_on(tokens) for _, tokens in strings}
         found: list[_String] = []
         for at, (n, tokens) in enumerate(strings):
             if len(found) >= most:
                 return found, at
-            if behind := pieces[tokens[-1]]:
+            if behind := pieces[tokens]:
                 found += [(n, (*tokens, piece)) for piece in behind]
         return found, len(strings)
 
@@ -159,7 +162,7 @@ class WordFinder:
             row, ends, words = places[n]
             stops[string] = (*before, row + peak)
             here = [(end, losses[n]) for end, n in ends if losses[n] > -_MOST_LOST]
-            if here:
+            if here and spelt[at] != b" ":  # which is no word
                 words.append(Word(tokens, stops[string], here))
             found.append((sure, string))
         found.sort(key=lambda item: -item[0])
@@ -194,7 +197,7 @@ class WordFinder:
             if known is None:
                 guide = self._guide
                 known = guide.scores(guide.behind((), token))
-                for piece in self._going_on(token)[:_N_BEFORE]:
+                for piece in self._going_on((token,))[:_N_BEFORE]:
                     known = np.maximum(known, guide.scores(guide.behind((), piece)))
                 if len(self._followed) * known.nbytes > _MAX_BYTES:
                     self._followed.clear()
@@ -202,12 +205,15 @@ class WordFinder:
             found = known if found is None else np.maximum(found, known)
         return self._weight * self._guide.scores(()) if found is None else found
 
-    def _going_on(self, token: int) -> list[int]:
-        """The tokens that go on with a word behind one."""
-        found = self._pieces.get(token)
+    def _going_on(self, tokens: tuple[int, ...]) -> list[int]:
+        """The tokens that go on with a word begun."""
+        tokens = tokens[-_N_BEGUN:]
+        found = self._pieces.get(tokens)
         if found is None:
-            found = self._pieces[token] = self._inside(self._guide.followers(token))[:_MOST_PIECES]
-        said = self._guide.said_behind(token)
+            if len(self._pieces) >= _MAX_KEPT:
+                self._pieces.clear()
+            found = self._pieces[tokens] = self._inside(self._guide.followers(tokens))[:_MOST_BEHIND]
+        said = self._guide.said_behind(tokens[-1])
         return [*found, *[id_ for id_ in self._inside(said) if id_ not in found]] if said else found
 
     def _inside(self, likely: Iterable[tuple[int, float]]) -> list[int]:

@@ -153,6 +153,9 @@ def test_behind_a_silent_window_hearing_waits_for_a_text() -> None:
         (" the pump is on now", " the is", " on now"),  # deleted
         (" the pump is on now", " the pump leak is", " on now"),  # inserted, and found again at the next word
         (" the pamp is on now", " the pump", " is on now"),  # spelt otherwise
+        (" the pump is on now", " the qqqqqqq", " is on now"),  # by a word of many tokens, which takes the place of one
+        (" the pump is on now", " the qqqqqqq zyzzy", " on now"),
+        (" the pump is on now", " the,", " pump is on now"),  # a mark has no sound
     ],
 )
 def test_a_hypothesis_is_taken_up_again_behind_a_correction(heard: str, decided: str, rest: str) -> None:
@@ -164,6 +167,12 @@ def test_a_hypothesis_is_taken_up_again_behind_a_correction(heard: str, decided:
     given_up = begun(made(spoken(heard), resyncs=False))
     proposed(given_up)
     assert proposed(given_up, ids(decided)) == []
+
+
+def test_a_word_that_was_said_but_not_heard_puts_none_in_its_place_where_ngrams_know_the_next(pumps: TokenMap) -> None:
+    drafter = begun(made(spoken(" pump is on."), pumps))
+    proposed(drafter)
+    assert proposed(drafter, ids(" the")) == ids(" pump is on.")
 
 
 def test_a_speech_llms_text_begins_without_a_space_and_maps_have_one(pumps: TokenMap) -> None:

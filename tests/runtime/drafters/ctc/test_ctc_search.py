@@ -108,6 +108,24 @@ def test_a_mark_that_was_not_heard_ends_the_sentence_where_an_ngram_has_one(pump
     assert searched(spoken(" zero one"), guide(pumps)) == " zero one"
 
 
+def test_a_word_is_found_among_many_that_begin_with_the_same_piece(tmp_path: Path) -> None:
+    texts = [f" the k{letter}o is on." for letter in "abcdefghijlmnopqrstuv" for _ in range(2)]
+    path = tmp_path / "pieces.tmap"
+    build([ids(text) for text in texts], path, n_text=SPECIAL.eot, fingerprint=bytes(32))
+    with TokenMap.open(path) as opened:
+        heard = spoken(" the kzo is on.", doubts={6: {"v": 0.05}})
+        assert searched(heard, guide(opened)) == " the kvo is on."
+
+
+def test_a_text_does_not_end_within_a_word_that_ngrams_have_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "ends.tmap"
+    texts = [" the wheel."] * 6 + [" the wheat is on."] * 6
+    build([ids(text) for text in texts], path, n_text=SPECIAL.eot, fingerprint=bytes(32))
+    with TokenMap.open(path) as opened:
+        heard = spoken(" the whei", doubts={8: {"e": 0.1, "a": 0.01}})
+        assert searched(heard, guide(opened)) == " the wheel."
+
+
 def test_the_text_decided_before_is_part_of_the_context(pumps: TokenMap) -> None:
     doubtful = spoken(" leak now.", doubts={i: {b: 0.1 for b in "isleak"} for i in range(1, 5)})
     assert searched(doubtful, guide(pumps), before=ids(" the pump")) == " leak now."
