@@ -11,22 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from specedge.export.training.corpus import RATE_HZ
+from specedge.runtime.audio.mel import filterbank
 
 Float = npt.NDArray[np.float32]
 WARPS = tuple(float(a) for a in np.linspace(0.82, 1.18, 25))
 
 
-def mel_filters(n_mels: int) -> Float:
-    """Slaney's mel filters of Whisper, float32 [n_mels, 201], for 16 kHz and a 400-point transform."""
-    import librosa
-
-    return np.asarray(librosa.filters.mel(sr=RATE_HZ, n_fft=400, n_mels=n_mels), np.float32)
-
-
 def warped_filters(n_mels: int) -> Float:
     """float32 [len(WARPS), n_mels, 201]: the mel filters behind each warp; the warp 1.0 leaves them as they are."""
-    plain = mel_filters(n_mels)
+    plain = filterbank(n_mels)
     out = []
     for alpha in WARPS:
         warp = np.zeros((201, 201), np.float32)

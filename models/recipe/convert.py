@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from specedge.errors import UsageError
 from specedge.export.training import corpus
 from specedge.export.training.nets import spaced_layers
+from specedge.runtime.audio.mel import filterbank
 from specedge.runtime.console import Progress
 
 from . import augment
@@ -70,7 +71,7 @@ def mel_bridge(pool: Pool, n_from: int, n_to: int, seed: int = 1) -> Tensor:
     The last row is a constant. Least squares over augmented utterances of the pool, drawn by the seed.
     """
     rng = np.random.default_rng(seed)
-    mels = [LogMel(augment.mel_filters(n)) for n in (n_from, n_to)]
+    mels = [LogMel(filterbank(n)) for n in (n_from, n_to)]
     square, product = np.zeros((n_from + 1, n_from + 1)), np.zeros((n_from + 1, n_to))
     for at in rng.integers(0, len(pool.items), _N_BRIDGE):
         samples = corpus.acoustics(rng, pool.items[at].sound(), float(rng.uniform(0, 0.6)))

@@ -99,7 +99,7 @@ class LogMel(nn.Module):
 
     def __init__(self, filters: np.ndarray[Any, np.dtype[np.float32]]) -> None:
         super().__init__()
-        self.register_buffer("filters", torch.from_numpy(filters), persistent=False)
+        self.register_buffer("filters", torch.tensor(filters), persistent=False)
         self.register_buffer("window", torch.hann_window(400), persistent=False)
 
     def forward(

@@ -31,7 +31,6 @@ _EXTRA_OF = {
     "huggingface_hub": "export",
     "torch": "train",
     "transformers": "train",
-    "librosa": "train",
     "sounddevice": "mic",
     **dict.fromkeys(("starlette", "uvicorn", "python_multipart", "wsproto", "wyoming"), "serve"),
     **dict.fromkeys(("dask", "distributed", "fsspec"), "fleet"),

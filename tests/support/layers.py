@@ -59,7 +59,7 @@ class Import:
 
 
 _EXPORT = frozenset({"numpy", "onnx", "safetensors", "huggingface_hub"})
-_TRAIN = frozenset({"torch", "transformers", "librosa", "soundfile", "soxr", "click"})
+_TRAIN = frozenset({"torch", "transformers", "soundfile", "soxr", "click"})
 _NUMPY = frozenset({"numpy"})
 
 # The first rule that matches is the one that holds.

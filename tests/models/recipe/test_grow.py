@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="the training extra is not installed")
 pytest.importorskip("transformers", reason="the training extra is not installed")
-pytest.importorskip("librosa", reason="the training extra is not installed")
 
 import onnx  # noqa: E402
 

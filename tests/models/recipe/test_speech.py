@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 soxr = pytest.importorskip("soxr", reason="the training extra is not installed")
-pytest.importorskip("librosa", reason="the training extra is not installed")
 
 from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance, load_shards  # noqa: E402

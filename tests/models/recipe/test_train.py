@@ -11,13 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the training extra is not installed")
 pytest.importorskip("transformers", reason="the training extra is not installed")
-pytest.importorskip("librosa", reason="the training extra is not installed")
 
 from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance  # noqa: E402
 from specedge.export.training.labels import IGNORE  # noqa: E402
 from specedge.models.recipe import augment  # noqa: E402
-from specedge.models.recipe.augment import mel_filters  # noqa: E402
 from specedge.models.recipe.data import Mix, Pool, collate  # noqa: E402
 from specedge.models.recipe.labels import LAYOUTS, same_tokens, tokenizer_of  # noqa: E402
 from specedge.models.recipe.network import (  # noqa: E402
@@ -38,6 +36,7 @@ from specedge.models.recipe.trainer import (  # noqa: E402
     load_checkpoint,
     load_teacher,
 )
+from specedge.runtime.audio.mel import filterbank  # noqa: E402
 
 MICRO = dataclasses.replace(MODELS["micro"], n_audio_ctx=100)
 
@@ -210,7 +209,7 @@ def test_log_mel_is_whisper_s() -> None:
     samples[:RATE_HZ] = np.sin(np.arange(RATE_HZ) * 0.3) * np.linspace(0, 0.5, RATE_HZ)
     extractor = WhisperFeatureExtractor(feature_size=128, chunk_length=2)
     expected = extractor(samples, sampling_rate=RATE_HZ, return_tensors="np").input_features[0]
-    got = LogMel(mel_filters(128))(torch.from_numpy(samples[None]))[0].numpy()
+    got = LogMel(filterbank(128))(torch.from_numpy(samples[None]))[0].numpy()
     np.testing.assert_allclose(got, expected, atol=2e-4)
 
 
@@ -366,7 +365,7 @@ def test_the_mel_ends_in_zeros_where_the_content_ends() -> None:
     """openai-whisper's transcribe(): 0.0 behind the end, and the floor below the maximum of the whole file."""
     samples = torch.zeros(2, RATE_HZ)
     samples[:, : RATE_HZ // 2] = 0.1 * torch.randn(2, RATE_HZ // 2)
-    mel = LogMel(mel_filters(80))
+    mel = LogMel(filterbank(80))
     plain = mel(samples)
     ends = torch.tensor([50, 100])
     cut = mel(samples, ends=ends, louder=torch.tensor([0.0, 1.0]))
