@@ -133,7 +133,7 @@ def _attend(
     scores = query @ key.transpose(2, 3)
     if mask is not None:
         scores = scores + mask.to(scores.dtype)
-    with torch.autocast("cpu", enabled=False):
+    with torch.autocast(scores.device.type, enabled=False):
         weights = torch.softmax(scores, -1)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

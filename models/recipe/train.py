@@ -10,7 +10,8 @@ SPEECH holds folders of shards (see speech.py): every folder but those named dev
 speech of the dev lists anywhere else is refused. OUT gets `state.pt` (the resumable state), `hf/` (the running mean of
 the weights in Hugging Face layout), `log.jsonl` and `pid`. The schedule goes by steps (`--steps`, reproducible) or by
 the clock (`--minutes`): then stopped time counts, and the learning rate still ends at the end. With `--workers` several
-processes of one process group share a step (stop and continue the group, not one of them).
+processes of one process group share a step (stop and continue the group, not one of them); on a GPU they keep it busy,
+for each makes its own windows on the CPU.
 
 `--from` starts with the weights of a checkpoint instead of random ones. A resumed run goes on from its own state, but
 with `--decoder-only`, `--from` still names the teacher.
@@ -33,6 +34,7 @@ import torch
 
 from specedge.errors import UsageError
 from specedge.export.training.corpus import training_shards
+from specedge.export.training.early_stopping import check_device
 
 from .command_line import run_command
 from .data import Pool
@@ -63,6 +65,7 @@ class Task:
     steps: int | None = None
     deadline: float | None = None
     threads: int = 1
+    device: str = "cpu"
 
     def trainer(self, team: Team | None) -> Trainer:
         """A trainer with the state of the folder, of the checkpoint to start from, or of nothing."""
@@ -71,7 +74,7 @@ class Task:
         teacher = load_teacher(self.teacher, size) if self.teacher else None
         if self.plan.decoder_only and self.start is not None:
             teacher = load_checkpoint(self.start, size)
-        trainer = Trainer(self.plan, Pool(), self.out, teacher, team)
+        trainer = Trainer(self.plan, Pool(), self.out, teacher, team, self.device)
         if trainer.load():
             done = trainer.progress
             done.fraction = done.fraction if self.back_to is None else self.back_to
@@ -178,6 +181,7 @@ def _claim(out: Path) -> BinaryIO:
 @click.option("--seed", default=1, show_default=True)
 @click.option("--workers", default=1, show_default=True, help="processes that share each step")
 @click.option("--threads", type=int, help="threads of each process [default: the processors, shared out]")
+@click.option("--device", default="cpu", show_default=True, help="where steps run: cpu, cuda, cuda:1, mps")
 def main(
     model: str,
     speech: Path,
@@ -194,6 +198,7 @@ def main(
     seed: int,
     workers: int,
     threads: int | None,
+    device: str,
 ) -> None:
     """Train one model of the demo family."""
     size = MODELS[model]
@@ -222,6 +227,7 @@ def main(
         steps=steps,
         deadline=None if minutes is None else time.time() + 60 * minutes,
         threads=threads or max(1, (os.cpu_count() or 1) // workers),
+        device=check_device(device),
     )
     claim = _claim(out)
     trainer = task.trainer(None)

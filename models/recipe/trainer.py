@@ -93,9 +93,8 @@ class Team:
         for parameter in parameters:
             piece = self.slots[0][at : at + parameter.numel()].view_as(parameter)
             if parameter.grad is None:
-                parameter.grad = piece.clone()
-            else:
-                parameter.grad.copy_(piece)
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.copy_(piece)
             at += parameter.numel()
 
     def agree(self, words: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +227,7 @@ def attention_loss(attention: Sequence[Tensor], frames: Frames) -> Tensor:
     Without it a small decoder finds the first sentence of a window and guesses the others. Only for encoders that spell
     well already: a wrong spelling gives wrong frames.
     """
-    bounds = torch.from_numpy(frames)
+    bounds = torch.from_numpy(frames).to(attention[0].device)
     n_frames = attention[0].shape[-1]
     known = bounds[..., 1] > bounds[..., 0]
     if not bool(known.any()):
@@ -348,22 +347,34 @@ def demo_vocabulary(size: Size) -> Vocabulary:
 
 
 class Trainer:
-    """A run in one folder: state, batches, steps. Everything random comes from seed, step number and worker."""
+    """A run in one folder: state, batches, steps. Everything random comes from seed, step number and worker.
 
-    def __init__(self, plan: Plan, pool: Pool, out: Path, teacher: Net | None = None, team: Team | None = None) -> None:
+    device: where steps run; batches are made on the CPU.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        pool: Pool,
+        out: Path,
+        teacher: Net | None = None,
+        team: Team | None = None,
+        device: str = "cpu",
+    ) -> None:
         self.plan, self.pool, self.out, self.team = plan, pool, out, team
+        self._device = torch.device(device)
         self.vocabulary = demo_vocabulary(plan.size)
         torch.manual_seed(plan.seed)
-        self.net = Net(plan.size, self.vocabulary)
-        self.teacher = teacher
+        self.net = Net(plan.size, self.vocabulary).to(self._device)
+        self.teacher = None if teacher is None else teacher.to(self._device)
         self.progress = Progress()
         if teacher is not None and plan.size.shares:
             self._share(teacher)
         elif teacher is not None and plan.decoder_only:
             self._keep(teacher)
-        self.ahead = Ahead(plan.n_ahead, plan.size.d_model)
+        self.ahead = Ahead(plan.n_ahead, plan.size.d_model).to(self._device)
         self.mean = copy.deepcopy(self.net).requires_grad_(False)
-        self.mel = LogMel(augment.warped_filters(plan.size.tokens.n_mels))
+        self.mel = LogMel(augment.warped_filters(plan.size.tokens.n_mels)).to(self._device)
         groups = [
             [p for p in module.parameters() if p.requires_grad]
             for module in (self.net.whisper, self.net.ctc, self.net.clock, self.ahead)
@@ -453,17 +464,22 @@ class Trainer:
 
     def _inputs(self, batch: Batch, strength: float) -> torch.Tensor:
         worker = 0 if self.team is None else self.team.rank
-        generator = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + 64 * self.progress.step + worker)
+        generator = torch.Generator(self._device)
+        generator.manual_seed(self.plan.seed * 1_000_003 + 64 * self.progress.step + worker)
         n = len(batch.samples)
         middle = len(augment.WARPS) // 2
         reach = round(middle * (0.35 + 0.65 * strength))
         which = torch.randint(middle - reach, middle + reach + 1, (n,), generator=generator)
         with torch.no_grad():
-            ends = torch.from_numpy(batch.n_frames)
-            mel = self.mel(torch.from_numpy(batch.samples), which, louder=torch.from_numpy(batch.louder), ends=ends)
+            samples, louder, ends = (self._put(part) for part in (batch.samples, batch.louder, batch.n_frames))
+            mel = self.mel(samples, which, louder=louder, ends=ends)
             if strength > 0.3:
                 augment.mask(mel, batch.n_content.tolist(), generator)
         return mel
+
+    def _put(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        """An array of the batch, on the device."""
+        return torch.from_numpy(array).to(self._device)
 
     def step(self) -> None:
         """One batch forward and back. The caller sets `progress.fraction`."""
@@ -480,10 +496,11 @@ class Trainer:
             worker=0 if self.team is None else self.team.rank,
         )
         torch.manual_seed(plan.seed * 7_919 + done.step)
-        mel = self._inputs(batch, mix.strength)
         self.net.train()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = self._loss(batch, mel)
+        with self._device:
+            mel = self._inputs(batch, mix.strength)
+            with torch.autocast(self._device.type, torch.bfloat16):
+                loss = self._loss(batch, mel)
         self.optimizer.zero_grad()
         loss.backward()
         if self.team is not None:
@@ -508,7 +525,7 @@ class Trainer:
             features = self.net.encode(mel)
         heard = features.detach() if self.settling() else features
         loss = torch.zeros(())
-        n_spelled = torch.from_numpy(batch.n_spelled)
+        n_spelled = self._put(batch.n_spelled)
         spelling = self.net.ctc(heard).float()
         if not frozen:
             loss = ctc_loss(spelling, batch.characters, n_spelled)
@@ -516,8 +533,7 @@ class Trainer:
                 done.ctc += 0.03 * (float(loss.detach()) - done.ctc)
         if done.aligned_at is None:
             return loss
-        rows, targets = torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
-        position = torch.from_numpy(batch.position)
+        rows, targets, position = (self._put(part) for part in (batch.tokens, batch.targets, batch.position))
         layers = self.net.whisper.model.decoder.layers
         with watch_attention([layers[at] for at in guided_layers(len(layers))]) as attention:
             hidden = self.net.hidden(rows, features, position)
@@ -547,7 +563,7 @@ class Trainer:
 
     def _places(self, batch: Batch, spelling: torch.Tensor) -> npt.NDArray[np.int64]:
         """`token_frames` by what the encoder spells now: int64 [B, L, 2]."""
-        log_probs = torch.log_softmax(spelling.detach(), -1).numpy()
+        log_probs = torch.log_softmax(spelling.detach(), -1).cpu().numpy()
         reached = viterbi(log_probs, batch.characters, batch.n_spelled.tolist())
         return token_frames(reached, batch.spans, batch.targets, self.net.first_stamp, self.net.n_stamps)
 
@@ -581,7 +597,7 @@ class Trainer:
         path = self.out / "state.pt"
         if not path.exists():
             return False
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, map_location=self._device, weights_only=True)
         if state["model"] != self.plan.size.name:
             raise UsageError(f"{path} holds {state['model']}, asked for {self.plan.size.name}; use another --out")
         if state.get("decoder_only", False) != self.plan.decoder_only:
@@ -621,7 +637,7 @@ def load_teacher(folder: Path, draft: Size) -> Net:
     path = folder / "state.pt"
     if not path.is_file():
         raise UsageError(f"{path}: not found; --teacher names the --out folder of the target's training")
-    state = torch.load(path, weights_only=True)
+    state = torch.load(path, map_location="cpu", weights_only=True)
     size = MODELS[state["model"]]
     if size.layout != draft.layout:
         raise UsageError(f"{path}: layout {size.layout}; this draft needs a teacher of its own layout")
