@@ -1,11 +1,12 @@
 """`auto`: the drafter that takes least time, window by window.
 
 A window is decoded with one candidate, a drafter or plain decoding. `Trials` keeps what each took: decoding and
-drafting, over whole windows, for each token of the text, in plain passes. The quickest gets the next window. What a
-candidate is hoped to take counts a little beside it, so candidates are tried one after another until one is quick;
-later one of the others is tried now and then, as often as a small share of the time pays for. Plain decoding needs no
-trial: its passes are timed in every window. Where a window's drafts have lost too much, a candidate that needs the text
-alone relieves the first one, and where its drafts lose, too, the window is finished without any.
+drafting, over whole windows, for each token of the text, in plain passes; of a prompt's pass what is left when T(k) of
+the prompt is taken off, for a speech LLM's prompt takes as long as many tokens, whoever drafts. The quickest gets the
+next window. What a candidate is hoped to take counts a little beside it, so candidates are tried one after another
+until one is quick; later one of the others is tried now and then, as often as a small share of the time pays for. Plain
+decoding needs no trial: its passes are timed in every window. Where a window's drafts have lost too much, a candidate
+that needs the text alone relieves the first one, and where its drafts lose, too, the window is finished without any.
 
 What is measured stays with the drafter, and so with the model object that keeps it. Until then a verdict of `specedge
 bench` for this model, device and number of threads says who begins.
@@ -331,7 +332,9 @@ class AutoDrafter(Drafter):
             if guard.name in drafts or guard.drafter.follows_text:
                 guard.observe(own_verdict(drafts.get(guard.name, NO_DRAFT), verdict))
         self._drop_failed()
-        self._spent_s += pass_s
+        costs = self._plain.costs
+        price = costs.price(*self._shape)
+        self._spent_s += pass_s * (price - costs.price(self._n_pending) + 1) / price  # a prompt is read anyway
         self._took(time.perf_counter() - seen_at)
 
     def end(self, tokens: tuple[int, ...]) -> None:

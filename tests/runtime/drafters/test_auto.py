@@ -238,6 +238,25 @@ def test_where_all_are_wrong_it_is_nearly_as_quick_as_none(clock: list[float]) -
     assert first < 1.05 and later < 1.035 and who.count("") > 60
 
 
+def test_a_long_prompt_is_no_candidates_fault(clock: list[float]) -> None:
+    """Audio of a speech LLM is rows of the prompt, which take as long as many tokens."""
+    costs = CostTable((1, 8, 64), (1.0, 1.2, 40.0))
+    quick, prompt = Timed("quick", clock, 0.0001, 2), tuple(range(64))
+    drafter = AutoDrafter([quick], costs, earlier=EarlierDrafter(costs), trials=Trials(["quick"]))
+    for _ in range(20):
+        drafter.begin(replace(WINDOW, prompt=prompt))
+        n = 0
+        while n < 24:
+            at = len(prompt) + n - 1 if n else 0
+            ids = list(drafter.propose(DraftContext(prompt=prompt, sampled=tuple(range(n)), position=at), 20).tokens)
+            clock[0] += 0.001 * costs.price(len(prompt) + n - at + len(ids), 1)
+            verdict = verdict_on(ids, n)
+            drafter.observe(verdict)
+            n += verdict.n_accepted + 1
+        drafter.end((1,))
+    assert quick.n_asked > 20 * 24 // 3 - 10
+
+
 def test_a_window_that_loses_too_much_is_finished_without_drafts(clock: list[float]) -> None:
     slow = Timed("slow", clock, 0.002, 0)
     share, _ = windows(auto(slow), clock, 1, n_tokens=100)
