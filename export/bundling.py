@@ -210,10 +210,17 @@ class _Counted:
 
     def tensor(self, name: str) -> NDArray[np.float32]:
         value = self._checkpoint.tensor(name)
+        self._count()
+        return value
+
+    def parts(self, name: str) -> Iterator[NDArray[np.float32]]:
+        yield from self._checkpoint.parts(name)
+        self._count()
+
+    def _count(self) -> None:
         self._n_read += 1
         if self._report is not None:
             self._report(min(self._n_read, self._n_total), self._n_total)
-        return value
 
     def has(self, name: str) -> bool:
         return self._checkpoint.has(name)

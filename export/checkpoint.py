@@ -16,7 +16,7 @@ heads           heads.safetensors of `specedge train heads`: canonical names (`h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,7 @@ from specedge.runtime.text.special import TokenLayout
 
 from . import ctranslate2, ggml, lora, mlx, openai_pt
 from .heads import BLOCK, Heads, HeadsSpec, head_shapes
-from .layers import BASE_HEAD
+from .layers import BASE_HEAD, ROWS_AT_ONCE, in_parts
 from .qwen3_asr import open_qwen
 from .spec import (
     F32,
@@ -85,16 +85,32 @@ class Checkpoint:
         A tied `proj_out.weight` is the token embedding. Raises CheckpointError naming the tensor if it is missing, if
         its file ends early, or if it holds NaN or infinity (also after conversion from float64).
         """
+        value = self._weights.read(self._stored(name))
+        if self._adapter is not None:
+            value = self._adapter.merge(name, value)
+        self._check_finite(name, value)
+        return self.spec.in_order(name, value) if isinstance(self.spec, SpeechSpec) else value
+
+    def parts(self, name: str) -> Iterator[F32]:
+        """As `tensor`, some rows after another: of a matrix in safetensors, as it is stored, no more are in memory."""
+        moves = isinstance(self.spec, SpeechSpec) and self.spec.moves_rows(name)
+        if moves or self._adapter is not None or not isinstance(self._weights, SafetensorsSource):
+            yield from in_parts(self.tensor(name))
+            return
+        for value in self._weights.parts(self._stored(name), ROWS_AT_ONCE):
+            self._check_finite(name, value)
+            yield value
+
+    def _stored(self, name: str) -> str:
         if name == HEAD and self.spec.tied:
             name = TOKEN_EMBEDDING
         if name not in self._stored_as:
             raise CheckpointError(f"{self._where}: tensor {name} is missing")
-        value = self._weights.read(self._stored_as[name])
-        if self._adapter is not None:
-            value = self._adapter.merge(name, value)
+        return self._stored_as[name]
+
+    def _check_finite(self, name: str, value: F32) -> None:
         if not _is_finite(value):
             raise CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
-        return self.spec.in_order(name, value) if isinstance(self.spec, SpeechSpec) else value
 
     def adapt(self, adapter: lora.Adapter) -> None:
         """Read weights with `adapter` merged from now on. Raises CheckpointError unless it fits."""

@@ -15,7 +15,7 @@ not in the graph: they depend on the accepted prefix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from specedge.runtime.bundle.manifest import Dims
 from .layers import (
     BASE_HEAD,
     ROW_STEP,
-    ROWS_AT_ONCE,
     LinearKind,
     Weights,
     biased_linear,
@@ -34,6 +33,7 @@ from .layers import (
     feed_forward,
     fused_projection,
     linear,
+    parts_of,
     quantize_few_rows,
     residual_blocks,
     residual_norm,
@@ -96,24 +96,28 @@ def embed(g: GraphBuilder, dims: Dims, weights: Weights, ids: str, kind: LinearK
     """Token rows f32 `[1, n_ids, n_text_state]`, by the vocabulary matrix, which this writes."""
     if kind == "fp32":
         return g.node("Gather", [g.const("vocabulary", weights.tensor(VOCABULARY)), ids])
-    define_vocabulary(g, dims, weights.tensor(VOCABULARY), "vocabulary", kind)
+    define_vocabulary(g, dims, parts_of(weights, VOCABULARY), "vocabulary", kind)
     rounded = g.node("Cast", [g.node("Gather", ["vocabulary", ids])], to=FLOAT)
     return g.node("Mul", [rounded, g.node("Gather", ["vocabulary.scales", ids])])
 
 
-def define_vocabulary(g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32], name: str, kind: LinearKind) -> None:
-    """Write `matrix` `[n_vocab, n_text_state]` in int8 with one scale a row: the initializers `name`, `name`.scales."""
+def define_vocabulary(
+    g: GraphBuilder, dims: Dims, parts: Iterable[NDArray[np.float32]], name: str, kind: LinearKind
+) -> None:
+    """Write a matrix `[n_vocab, n_text_state]`, of which `parts` gives some rows after another, in int8 with one scale
+    a row: the initializers `name`, `name`.scales."""
     scales = np.ones((padded_vocabulary(dims, kind), 1), np.float32)
 
     def rounded() -> Iterator[NDArray[np.int8]]:
-        # In parts, for beside the float32 matrix of a large vocabulary there is little room.
-        for start in range(0, len(matrix), ROWS_AT_ONCE):
-            part, steps = round_rows(matrix[start : start + ROWS_AT_ONCE])
+        start = 0
+        for rows in parts:
+            part, steps = round_rows(rows)
             scales[start : start + len(part), 0] = steps
+            start += len(part)
             yield part
-        yield np.zeros((len(scales) - len(matrix), matrix.shape[1]), np.int8)
+        yield np.zeros((len(scales) - start, dims.n_text_state), np.int8)
 
-    g.const_in_parts(name, (len(scales), matrix.shape[1]), np.dtype(np.int8), rounded())
+    g.const_in_parts(name, (len(scales), dims.n_text_state), np.dtype(np.int8), rounded())
     g.const(f"{name}.scales", scales)
 
 
@@ -121,7 +125,7 @@ def project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights,
     """Logits of the rows `x`, by the token embedding or, where it is not tied, a matrix of its own."""
     source = vocabulary_name(weights, kind)
     if source == "untied":
-        define_vocabulary(g, dims, weights.tensor(PROJECTION), source, kind)
+        define_vocabulary(g, dims, parts_of(weights, PROJECTION), source, kind)
     elif source == "projection":
         g.const(source, weights.tensor(PROJECTION))
     return vocabulary_product(g, x, source, dims.n_text_state, padded_vocabulary(dims, kind), kind)

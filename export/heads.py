@@ -50,7 +50,19 @@ from .decoder_graph import (
     vocabulary_product,
 )
 from .encoder_graph import build_cross_kv
-from .layers import BASE_HEAD, LinearKind, Precision, Weights, feed_forward, linear, residual_block, residual_norm, silu
+from .layers import (
+    BASE_HEAD,
+    LinearKind,
+    Precision,
+    Weights,
+    feed_forward,
+    in_parts,
+    linear,
+    residual_block,
+    residual_norm,
+    rows_of,
+    silu,
+)
 from .onnx_builder import GraphBuilder
 
 FLOAT = TensorProto.FLOAT
@@ -268,11 +280,11 @@ def _by_shared_vocabulary(
     """Logits `[n_heads, n]` by the model's vocabulary, or the heads' part of it, and the token of each column."""
     if heads.tokens is not None:
         tokens, source = heads.tokens, "head_vocabulary"
-        matrix = decoder.tensor(PROJECTION if decoder.has(PROJECTION) else VOCABULARY)[tokens]
+        matrix = rows_of(decoder, PROJECTION if decoder.has(PROJECTION) else VOCABULARY, tokens)
         if kind == "fp32":
             g.const(source, matrix)
         else:
-            define_vocabulary(g, replace(dims, n_vocab=len(tokens)), matrix, source, kind)
+            define_vocabulary(g, replace(dims, n_vocab=len(tokens)), in_parts(matrix), source, kind)
     else:
         tokens = np.arange(dims.n_vocab)
         source = vocabulary_name(decoder, kind)

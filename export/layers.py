@@ -13,9 +13,9 @@ int4  for size, not speed: linear layers in 4-bit blocks. Vocabulary and cross-a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,39 @@ class Weights(Protocol):
     def tensor(self, name: str) -> NDArray[np.float32]: ...
 
     def has(self, name: str) -> bool: ...
+
+
+@runtime_checkable
+class InParts(Protocol):
+    """Weights of which some rows can be read after another: float32, C-contiguous, `ROWS_AT_ONCE` of them at most."""
+
+    def parts(self, name: str) -> Iterator[NDArray[np.float32]]: ...
+
+
+def parts_of(weights: Weights, name: str) -> Iterator[NDArray[np.float32]]:
+    """The rows of a matrix, some after another; of a large one no more are in memory, where it can be read so."""
+    if isinstance(weights, InParts):
+        yield from weights.parts(name)
+    else:
+        yield from in_parts(weights.tensor(name))
+
+
+def in_parts(matrix: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    """A matrix that is in memory, as `parts_of` gives it."""
+    for start in range(0, len(matrix), ROWS_AT_ONCE):
+        yield matrix[start : start + ROWS_AT_ONCE]
+
+
+def rows_of(weights: Weights, name: str, rows: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
+    """Some rows of a matrix, float32 `[n, n_in]`, in the order asked for."""
+    wanted, found, start = np.asarray(rows, np.int64), list[NDArray[np.float32]](), 0
+    places = list[NDArray[np.int64]]()
+    for part in parts_of(weights, name):
+        here = ((wanted >= start) & (wanted < start + len(part))).nonzero()[0]
+        places.append(here)
+        found.append(part[wanted[here] - start])
+        start += len(part)
+    return np.concatenate(found)[np.argsort(np.concatenate(places))]
 
 
 @dataclass(frozen=True, kw_only=True)

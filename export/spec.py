@@ -379,6 +379,16 @@ class SafetensorsSource:
         with _readable(stored.path):
             return read_floats(stored.path, stored.offset, stored.shape, stored.dtype)
 
+    def parts(self, name: str, n_rows: int) -> Iterator[F32]:
+        """A tensor of at least one dimension, `n_rows` of its rows after another."""
+        stored = self._entries[name]
+        row = math.prod(stored.shape[1:]) * FLOATS[stored.dtype].itemsize
+        for start in range(0, stored.shape[0], n_rows):
+            shape = (min(n_rows, stored.shape[0] - start), *stored.shape[1:])
+            with _readable(stored.path):
+                part = read_floats(stored.path, stored.offset + start * row, shape, stored.dtype)
+            yield part
+
     def close(self) -> None:
         """Nothing is held open."""
 

@@ -22,7 +22,7 @@ from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller
 from specedge.runtime.engine.speech import SpeechEngine
 
 from .chunk_encoder_graph import N_CONVOLUTIONS, halved, sinusoids
-from .layers import Precision, Weights, bias_of
+from .layers import Precision, Weights, bias_of, parts_of, rows_of
 from .llama_graph import PROJECTOR, ROOT, rotations
 from .selfcheck import N_COMPARED_ROWS, PROBE_THREADS, check_errors, encode, encoder_layers, gelu, relative_error
 from .speech_layouts import SpeechSpec
@@ -79,7 +79,8 @@ def decode(rows: Array, spec: SpeechSpec, weights: Weights) -> Array:
         up = _linear(y, weights, f"{name}.mlp.up_proj")
         x = x + _linear(gate / (1 + np.exp(-gate)) * up, weights, f"{name}.mlp.down_proj")
     x = _norm(x, weights, f"{ROOT}.norm", spec.epsilon)
-    return x @ weights.tensor("proj_out.weight" if weights.has("proj_out.weight") else f"{ROOT}.embed_tokens.weight").T
+    name = "proj_out.weight" if weights.has("proj_out.weight") else f"{ROOT}.embed_tokens.weight"
+    return np.concatenate([x @ part.T for part in parts_of(weights, name)], axis=1)
 
 
 def _attend(x: Array, spec: SpeechSpec, weights: Weights, name: str) -> Array:
@@ -149,7 +150,7 @@ def _check(
     padded = np.pad(mel, ((0, 0), (0, -mel.shape[1] % dims.frames_per_row)))
     hidden = encode_chunks(mel, dims, weights) if isinstance(dims, ChunkDims) else encode(padded, dims, weights)
     rows = project(hidden, dims, weights)
-    table = weights.tensor(f"{ROOT}.embed_tokens.weight")[ids]
+    table = rows_of(weights, f"{ROOT}.embed_tokens.weight", ids)
     wanted = decode(np.concatenate([table[:3], rows, table[3:]]), spec, weights)[-len(ids) + 3 :]
     numbers = {
         "features_relative_error": relative_error(features.hidden, hidden),

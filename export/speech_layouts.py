@@ -200,9 +200,13 @@ class SpeechSpec(Spec):
 
     def in_order(self, name: str, value: F32) -> F32:
         """A weight with the rows of the vocabulary matrices in the bundle's order, moved in place."""
-        if name in (VOCABULARY, PROJECTION) and self.n_control:
+        if self.moves_rows(name):
             _move_control_behind(value, self.n_control, _TEKKEN_CONTROL["</s>"])
         return value
+
+    def moves_rows(self, name: str) -> bool:
+        """Whether `in_order` changes this weight."""
+        return name in (VOCABULARY, PROJECTION) and self.n_control > 0
 
     def vocabulary(self, folder: Path) -> tuple[list[bytes], SpeechTokens]:
         """Byte strings of the text tokens by id, and the prompts, by the files in `folder`. Raises CheckpointError."""

@@ -13,16 +13,20 @@ import pytest
 
 from specedge import WhisperModel
 from specedge.errors import AudioError, CheckpointError, UsageError
+from specedge.export import checkpoint as opened
+from specedge.export import layers
 from specedge.export.checkpoint import open_checkpoint
+from specedge.export.decoder_graph import VOCABULARY
 from specedge.export.heads import HeadsSpec
+from specedge.export.spec import SafetensorsSource
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.dims import SpeechDims
 from specedge.runtime.bundle.manifest import Manifest, check_fit
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from support.edits import read_tensors, write_tensors
 from support.exported import bundle
-from support.qwen_checkpoints import qwen_bundle
-from support.speech_checkpoints import N_CONTROL, checkpoint, make_voxtral, noise, speech_bundle
+from support.qwen_checkpoints import N_VOCAB, make_qwen, qwen_bundle
+from support.speech_checkpoints import N_CONTROL, checkpoint, export_speech, make_voxtral, noise, speech_bundle
 
 
 def test_the_manifest_says_what_the_model_is() -> None:
@@ -193,3 +197,22 @@ def test_heads_and_languages_of_a_checkpoint_are_its_own(tmp_path: Path) -> None
         assert opened.spec.heads == HeadsSpec(kind="mtp-latent", n_heads=1)
         assert list(opened.vocabulary()[1].languages) == ["en"]
         assert (opened.tensor("latent_heads.0.weight") == np.eye(64)).all()
+
+
+def test_the_export_and_its_check_read_a_vocabulary_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In float32 that of a 1.7B is 1.2 GB: more than all else that an export holds."""
+    sizes: list[int] = []
+    whole = SafetensorsSource.read
+
+    def read(source: SafetensorsSource, name: str) -> Any:
+        sizes.append(source.entries[name].shape[0])
+        return whole(source, name)
+
+    monkeypatch.setattr(SafetensorsSource, "read", read)
+    for module in (layers, opened):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 64)
+    export_speech(make_qwen(tmp_path / "checkpoint"), tmp_path / "bundle")
+    assert N_VOCAB not in sizes and len(sizes) > 20
+    rows = [N_VOCAB - 1, 0, 63, 64, 7]
+    with open_checkpoint(tmp_path / "checkpoint") as weights:
+        assert (layers.rows_of(weights, VOCABULARY, rows) == weights.tensor(VOCABULARY)[rows]).all()
