@@ -4,9 +4,11 @@ Plain decoding and the drafters take turns (rounds.py); figures are medians over
 compared with plain decoding's, number by number. Peak memory is that of a fresh process which transcribes the first
 file with that drafter alone.
 
+Each window is decoded once, at temperature 0. Falling back would measure how many texts a window takes: where most
+fail, as with weights that were not trained, that is 26 of them.
+
 All of it keeps within a time budget. Plain decoding goes first; the audio that it gets through in its share of the time
-is measured. If it does not finish one window in all its time (a model that never ends a text and falls back through all
-temperatures), only the first temperature is used.
+is measured.
 """
 
 from __future__ import annotations
@@ -139,6 +141,7 @@ def run_measured(
 
 ROUNDS = 5
 MOST_ROUNDS, SHORT_S = 25, 15.0  # of audio so short that this many rounds take less: a moment decides over one of them
+_LEAST = 2  # a warm-up and one round
 ENOUGH_ROUNDS = 3  # the audio is cut so that there is time for so many
 SPLIT = ("encoder", "draft", "verify", "rules", "other")
 
@@ -169,6 +172,11 @@ class Plan:
     @property
     def n_rounds(self) -> int:
         return self.rounds or ROUNDS
+
+    @property
+    def transcribes(self) -> TranscribeOptions:
+        """How all of it is transcribed."""
+        return TranscribeOptions(language=self.language, temperature=TranscribeOptions.temperature[:1])
 
     def options_for(self, row: str) -> DrafterOptions:
         """What of the plan is for this row's drafter."""
@@ -242,10 +250,10 @@ class Row:
 class Findings:
     """Everything that was found.
 
-    files: those of the plan that were measured; n_windows: of the last, if not all of it was; temperature: the only
-    one, if the others were left out; fewer: why a drafter was measured in fewer rounds, or none; texts: for each
-    drafter and file the text in runs, each with its drafter; verdict: None of batches, which auto knows nothing of;
-    provider: what another provider of the encoder than the CPU is worth.
+    files: those of the plan that were measured; n_windows: of the last, if not all of it was; fewer: why a drafter was
+    measured in fewer rounds, or none; texts: for each drafter and file the text in runs, each with its drafter;
+    verdict: None of batches, which auto knows nothing of; provider: what another provider of the encoder than the CPU
+    is worth.
     """
 
     bundle: Bundle
@@ -253,7 +261,6 @@ class Findings:
     plan: Plan
     files: tuple[str, ...]
     n_windows: int | None
-    temperature: float | None
     n_rounds: int
     fewer: Mapping[str, str]
     budget_s: float
@@ -291,10 +298,10 @@ def bench(
     Raises what a transcription does, and UsageError for a drafter that is not there, or too little time.
     """
     timer = timer or Timer()
-    options = TranscribeOptions(language=plan.language)
+    options = plan.transcribes
     timed: Any = TimedEngine(engine, timer)
     listening = {row: functools.partial(hear, timed, bundle, begin=begins(plan.batch_of(row))) for row in plan.rows}
-    parts, plain_heard, options = _material(listening[PLAIN], plan, options, timer)
+    parts, plain_heard = _material(listening[PLAIN], plan, options, timer)
     if on_heard is not None:
         for _ in plain_heard:
             on_heard()
@@ -328,29 +335,25 @@ def bench(
             most_rounds=0 if plan.rounds else MOST_ROUNDS,
             short_s=SHORT_S,
         )
-    return _findings(engine, bundle, plan, peaks, rounds, options, timer.budget_s)
+    return _findings(engine, bundle, plan, peaks, rounds, timer.budget_s)
 
 
 def _material(
     hear: Callable[..., Heard], plan: Plan, options: TranscribeOptions, timer: Timer
-) -> tuple[list[Part[str]], list[Heard], TranscribeOptions]:
-    """The parts to measure, plain decoding's warm-up over them, and the options to use. Raises UsageError when one
-    window takes so long that a warm-up and one round of all drafters do not fit into the budget."""
+) -> tuple[list[Part[str]], list[Heard]]:
+    """The parts to measure, and plain decoding's warm-up over them. Raises UsageError when one window takes so long
+    that a warm-up and one round of all drafters do not fit into the budget."""
 
     def listen(file: str, goes_on: Callable[[int], bool]) -> Heard:
         heard_so = replace(options, draft_sources=True)
         return hear(file, heard_so, EmptyDrafter(), goes_on)
 
-    # A warm-up and one round are the least; with all temperatures there should be two rounds.
-    n_drafters = len(plan.rows)
-    for temperature, n_least in ((options.temperature, 3), (options.temperature[:1], 2)):
-        options = replace(options, temperature=temperature)
-        left_s = timer.left_s / n_drafters
-        enough_s, limit_s = left_s / (1 + min(plan.n_rounds, ENOUGH_ROUNDS)), left_s / n_least
-        with contextlib.suppress(OutOfTime):
-            parts, heard = as_much_as_fits(plan.files, listen, timer, enough_s=enough_s, limit_s=limit_s)
-            if parts:
-                return parts, heard, options
+    left_s = timer.left_s / len(plan.rows)
+    enough_s, limit_s = left_s / (1 + min(plan.n_rounds, ENOUGH_ROUNDS)), left_s / _LEAST
+    with contextlib.suppress(OutOfTime):
+        parts, heard = as_much_as_fits(plan.files, listen, timer, enough_s=enough_s, limit_s=limit_s)
+        if parts:
+            return parts, heard
     raise UsageError(
         f"{plan.files[0]}: plain decoding does not get through one window in {limit_s:.1f} s, its share of "
         f"{timer.budget_s:g} s for {', '.join(plan.drafters)}: give a larger --budget, or fewer --drafters"
@@ -363,7 +366,6 @@ def _findings(
     plan: Plan,
     peaks: Mapping[str, Peak],
     rounds: Rounds[Part[str]],
-    options: TranscribeOptions,
     budget_s: float,
 ) -> Findings:
     parts = rounds.sources
@@ -381,7 +383,6 @@ def _findings(
         plan=plan,
         files=tuple(part.source for part in parts),
         n_windows=parts[-1].n_windows,
-        temperature=options.temperature[0] if options.temperature != TranscribeOptions.temperature else None,
         n_rounds=len(rounds.sums),
         fewer=rounds.fewer,
         budget_s=budget_s,
@@ -411,7 +412,13 @@ def peak_memory(
         own_s = timer.left_s / (len(plan.rows) - at)
         options = plan.options_for(name)
         command = [sys.executable, "-m", "specedge", "transcribe", plan.files[0], "-q", "-m", str(model)]
-        command += ["--drafter", options.name, *(["-t", str(threads)] if threads else [])]
+        command += [
+            "--temperature-increment-on-fallback",
+            "None",
+            "--drafter",
+            options.name,
+            *(["-t", str(threads)] if threads else []),
+        ]
         command += ["-l", plan.language] if plan.language else []
         command += ["--encoder-provider", encoder_provider] if encoder_provider != CPU else []
         command += ["--batch-size", str(plan.batch_of(name))] if plan.batch_of(name) else []

@@ -136,8 +136,6 @@ def _less(findings: Findings) -> list[str]:
         parts.append(f"the first {findings.rows[PLAIN].audio_s:.1f} s of the audio, up to {last}")
     elif n_files < len(plan.files):
         parts.append(f"{n_files} of {len(plan.files)} files")
-    if findings.temperature is not None:
-        parts.append(f"only temperature {findings.temperature:g}, since all of them take too long in one window")
     if findings.n_rounds < plan.n_rounds:
         parts.append(f"{findings.n_rounds} of {plan.n_rounds} rounds")
     for name, why in findings.fewer.items():
@@ -163,7 +161,6 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "rounds": findings.n_rounds,
         "budget_s": findings.budget_s,
         "windows_of_last_file": findings.n_windows,
-        "only_temperature": findings.temperature,
         "measured_less": dict(findings.fewer),
         "pass_s": None if profile is None else {str(k): seconds for k, seconds in profile.pass_s.items()},
         "drafters": {name: _row(row) for name, row in findings.rows.items()},

@@ -13,7 +13,7 @@ import click
 from specedge.errors import SpecedgeError, UsageError
 
 from ..console import notify
-from ..options import CPU, TranscribeOptions
+from ..options import CPU
 from .options import ENCODER_PROVIDER, JSON, LANGUAGE, MODEL, THREADS, installed_models, open_model
 
 if TYPE_CHECKING:
@@ -66,9 +66,10 @@ _FILE = click.Path(path_type=Path)
 def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     """Measure each drafter against plain decoding here, and say which one to use.
 
-    Give a minute or so of your own AUDIO: the bundled samples, used without any, suit the bundled demo best. Close
-    other programs, and run `specedge calibrate` first: drafters use its profile. If --budget is too short for
-    everything, less is measured, and the report says so.
+    Give a minute or so of your own AUDIO: the bundled samples, used without any, suit the bundled demo best. Each
+    window is decoded once, at temperature 0, also where `transcribe` would fall back to others. Close other programs,
+    and run `specedge calibrate` first: drafters use its profile. If --budget is too short for everything, less is
+    measured, and the report says so.
 
     `--drafter auto` begins with the verdict from then on, unless the machine was busy. With --json, or into a file or a
     pipe, standard output is one JSON object and the table goes to standard error. The exit code is 1 where a text
@@ -170,8 +171,8 @@ def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer, pro
             from ..bench.provider import provider_worth
 
             cpu = open_engine(bundle, threads=threads, canceller=engine.canceller)
-            options = TranscribeOptions(language=plan.language)
-            return replace(found, provider=provider_worth(engine, cpu, bundle, found.files, options, found.n_windows))
+            worth = provider_worth(engine, cpu, bundle, found.files, plan.transcribes, found.n_windows)
+            return replace(found, provider=worth)
 
 
 def _begins(batch: int | None) -> Any:

@@ -50,8 +50,7 @@ def main() -> int:
         said = run_text([*specedge, "bench", *common, "--budget", f"{given.budget:g}", *asked], env={})
         bench_s = time.perf_counter() - started
         found = json.loads(said.splitlines()[-1])
-        only = found["only_temperature"]
-        alone = [] if only is None else ["--temperature", f"{only:g}", "--temperature-increment-on-fallback", "None"]
+        alone = ["--temperature-increment-on-fallback", "None"]  # as the bench decodes
         command = [*specedge, "transcribe", *common, "-q", "-f", "json", *alone, "--drafter"]
         names = list(found["drafters"])
         spent: dict[str, list[float]] = {name: [] for name in names}
@@ -89,7 +88,6 @@ def _report(
         limit_s=LIMIT_S,
         chosen=verdict["drafter"],
         rounds=verdict["rounds"],
-        only_temperature=found["only_temperature"],
         measured_less=found["measured_less"],
         best=best,
         times_the_best=round(over, 4),
