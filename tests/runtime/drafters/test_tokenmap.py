@@ -106,6 +106,9 @@ def test_a_text_that_begins_without_the_space_of_the_map_is_drafted_so(pumps: To
     text = tokens.encode("the pump is on.")
     assert list(proposal(made).tokens) == text
     assert list(proposal(made, text[:-2]).tokens) == text[-2:]
+    spaced, without = (proposal(one).conf for one in (drafter(pumps), made))
+    assert spaced is not None and without is not None
+    assert list(without) == [spaced[0], 1.0, 1.0, *spaced[1:]], "of three tokens the first bears the doubt of the word"
 
 
 def test_a_window_with_timestamps_opens_with_one(pumps: TokenMap) -> None:
