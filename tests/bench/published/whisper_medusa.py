@@ -200,7 +200,7 @@ WHISPER_MEDUSA = Paper(
             needs=["frozen-e10", "unfrozen-e10"],
             ask=_last_layer,
             why="",
-            aside="100 steps each on the same speech, which is the beginning of a training",
+            aside="1000 steps each over 1.2 h of the same speech; the paper has 200,000 steps over 960 h",
         ),
         Claim(
             what="Linear makes more errors than Block (typical acceptance)",
@@ -264,7 +264,7 @@ WHISPER_MEDUSA = Paper(
             where="Tables I and III",
             needs=["frozen-e10", "german-e10"],
             ask=_language,
-            why="",
+            why="our German has 13 kinds of sentences, which heads foresee better than the English lists",
             aside="maintenance commands in both languages, by espeak-ng; a model of each",
         ),
         Claim(
