@@ -30,7 +30,7 @@ _EXTRA_OF = {
     "safetensors": "export",
     "huggingface_hub": "export",
     "torch": "train",
-    "transformers": "train",
+    "transformers": "test",
     "sounddevice": "mic",
     **dict.fromkeys(("starlette", "uvicorn", "python_multipart", "wsproto", "wyoming"), "serve"),
     **dict.fromkeys(("dask", "distributed", "fsspec"), "fleet"),

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 pytest.importorskip("torch", reason="the training extra is not installed")
-pytest.importorskip("transformers", reason="the training extra is not installed")
+pytest.importorskip("transformers", reason="the test extra is not installed")
 
 from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance, list_lines, write_shard  # noqa: E402

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="the training extra is not installed")
-pytest.importorskip("transformers", reason="the training extra is not installed")
+pytest.importorskip("transformers", reason="the test extra is not installed")
 
 from click.testing import CliRunner  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the training extra is not installed")
-pytest.importorskip("transformers", reason="the training extra is not installed")
+pytest.importorskip("transformers", reason="the test extra is not installed")
 
 from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance, write_shard  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="the training extra is not installed")
-pytest.importorskip("transformers", reason="the training extra is not installed")
+pytest.importorskip("transformers", reason="the test extra is not installed")
 
 import onnx  # noqa: E402
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="the training extra is not installed")
-pytest.importorskip("transformers", reason="the training extra is not installed")
+pytest.importorskip("transformers", reason="the test extra is not installed")
 
 from specedge import WhisperModel, decode_audio  # noqa: E402
 from specedge.models import store  # noqa: E402
