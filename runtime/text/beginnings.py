@@ -26,24 +26,25 @@ class Beginnings:
         """The text ids of a window, from its first, as a map has them."""
         if not self.is_bare or not ids:
             return ids
-        n = self.first_word(ids)
-        try:
-            word = self._tokenizer.decode_bytes(ids[:n]).decode()
-        except UnicodeDecodeError:  # the rest of a character is still to come
+        n, word = self._first(ids)
+        if word is None or word[:1].isspace() or is_unspaced(word[:1]):
             return ids
-        return ids if word[:1].isspace() or is_unspaced(word[:1]) else [*self._tokenizer.encode(" " + word), *ids[n:]]
+        return [*self._tokenizer.encode(" " + word), *ids[n:]]
 
     def bare(self, ids: Sequence[int]) -> Sequence[int]:
         """The text ids that a map has for the beginning of a window, as the model says them there."""
-        spelling = self._tokenizer.ranks[ids[0]] if self.is_bare and ids else b""
-        if not spelling.startswith(b" "):
+        if not self.is_bare or not ids or not self._tokenizer.ranks[ids[0]].startswith(b" "):
             return ids
+        n, word = self._first(ids)
+        return ids if word is None else [*self._tokenizer.encode(word[1:]), *ids[n:]]
+
+    def _first(self, ids: Sequence[int]) -> tuple[int, str | None]:
+        """How many tokens the first word has, and the word; None while the rest of a character is still to come."""
         n = self.first_word(ids)
         try:
-            word = self._tokenizer.decode_bytes(ids[:n]).decode()
+            return n, self._tokenizer.decode_bytes(ids[:n]).decode()
         except UnicodeDecodeError:
-            return ids
-        return [*self._tokenizer.encode(word[1:]), *ids[n:]]
+            return n, None
 
     def first_word(self, ids: Sequence[int]) -> int:
         """How many tokens the first word has; a space that is a token of its own belongs to it."""
