@@ -40,7 +40,7 @@ from specedge.files import Kind, check_output, write_atomic
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.audio.mel import HOP_SAMPLES, log_mel
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.speech import open_engine
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
@@ -69,7 +69,7 @@ class Model:
 
     def __init__(self, folder: Path) -> None:
         self.bundle = Bundle.open(folder)
-        self.engine = Engine(self.bundle, cache=False)
+        self.engine = open_engine(self.bundle, cache=False)
 
     def segments(self, samples: Float, *, timestamps: bool) -> list[Segment]:
         options = TranscribeOptions(language="en", without_timestamps=not timestamps, temperature=(0.0,))

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, MANY_GRAPH, require_align
+from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, MANY_GRAPH, WHISPER, require_align
 from ..device import free_bytes, most_threads, threads_allowed
 from ..options import CPU
 from . import packed
@@ -115,8 +115,11 @@ class Engine:
     values of the windows in work, see `budget`; encoder_provider: what the encoder runs on, see `providers`.
 
     Raises BundleError when a graph cannot be loaded or is not the manifest's, UsageError when `threads` is out of
-    range or the provider is not there, ProviderError when the provider fails, Interrupted when cancelled while loading.
+    range, the bundle holds another kind of model or the provider is not there, ProviderError when the provider fails,
+    Interrupted when cancelled while loading.
     """
+
+    _kind = WHISPER
 
     def __init__(
         self,
@@ -130,6 +133,11 @@ class Engine:
         budget_bytes: int | None = None,
         encoder_provider: str = CPU,
     ) -> None:
+        if bundle.manifest.kind != self._kind:
+            raise UsageError(
+                f"{bundle.path}: holds a model of the kind {bundle.manifest.kind}, and {type(self).__name__} runs "
+                f"{self._kind}; use WhisperModel, or open_engine, which take both"
+            )
         if budget_bytes is not None and budget_bytes < 1:
             raise UsageError(f"budget_bytes: got {budget_bytes}, expected 1 or more, or None for no limit")
         if threads is not None and not 1 <= threads <= most_threads():

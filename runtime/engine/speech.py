@@ -52,6 +52,7 @@ class SpeechEngine(Engine):
     """A bundle of the kind "speech" that runs. As `Engine`; texts of several windows have passes of their own."""
 
     dims: SpeechDims
+    _kind = SPEECH
     _stretches: Sequence[_Stretch] = ()  # of the last window
 
     def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
