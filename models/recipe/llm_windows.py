@@ -1,9 +1,10 @@
 """Windows that a speech LLM learns from: sentences put together, roughened, and heard once by a frozen encoder.
 
 Every utterance of a shard is in a window of its own, and each shard has windows of several sentences besides, up to the
-encoder's whole window, and a few without speech, whose text is empty. They end as windows at run time do, on the grid
-and behind the margin of `AudioContext`, so the audio rows always come out whole. Dev windows are clean, one sentence
-each, with a fifth of a second in front.
+encoder's whole window, and a few without speech, whose text is empty. Most end as windows at run time do, on the grid
+and behind the margin of `AudioContext`, so the audio rows always come out whole. The others are whole windows, as
+`--audio-context full` has them: a model that never met one adds a word now and then. Dev windows are clean, one
+sentence each, with a fifth of a second in front, and are heard both ways.
 
 A shard of features is a pair of files: `NAME.npy`, float16 [n_rows_total, stack * n_audio_state], windows one after
 another, and `NAME.json`, written last, with the text and the rows of each. A shard exists when its json exists, so work
@@ -40,6 +41,7 @@ F16 = NDArray[np.float16]
 _DEV_LISTS = ("maintenance-dev", "notes-dev")
 _JOINED = 0.25  # windows of several sentences for each utterance
 _SILENT = 0.06  # share of these that have no speech
+_WHOLE = 0.15  # share of the windows that are not cut behind their content
 _BLANK = 0.6  # share of the windows whose log-mel is 0.0 behind the content, as the stream leaves it
 
 
@@ -54,12 +56,13 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """A window before the encoder: samples float32 [n], the content, at 16 kHz, its text, and whether what is behind
-    it is 0.0 in the log-mel."""
+    """A window before the encoder: samples float32 [n], the content, at 16 kHz, its text, whether what is behind it is
+    0.0 in the log-mel, and whether the encoder hears the whole window."""
 
     samples: NDArray[np.float32]
     text: str
     blank: bool
+    whole: bool
 
 
 def compose_training(name: str, items: Sequence[Utterance], n_samples: int) -> Iterator[Heard]:
@@ -90,20 +93,26 @@ def _alone(rng: random.Random, item: Utterance, limit: int) -> Window:
 def _roughened(rng: random.Random, wave_rng: np.random.Generator, pool: Pool, window: Window) -> Heard:
     samples = sound(wave_rng, rng, pool, window, rng.choice((0.2, 0.5, 0.8)))
     text = " ".join(sentence.text for sentence in window.sentences)
-    return Heard(samples=samples[: max(HOP_SAMPLES, window.n_content)], text=text, blank=rng.random() < _BLANK)
+    return Heard(
+        samples=samples[: max(HOP_SAMPLES, window.n_content)],
+        text=text,
+        blank=rng.random() < _BLANK,
+        whole=rng.random() < _WHOLE,
+    )
 
 
-def compose_dev(items: Sequence[Utterance]) -> Iterator[Heard]:
+def compose_dev(items: Sequence[Utterance], *, whole: bool) -> Iterator[Heard]:
     """Clean windows of single sentences, for measuring."""
     lead = np.zeros(RATE_HZ // 5, np.float32)
     for item in items:
-        yield Heard(samples=np.concatenate([lead, item.sound()]), text=item.text, blank=True)
+        yield Heard(samples=np.concatenate([lead, item.sound()]), text=item.text, blank=True, whole=whole)
 
 
 def hear(engine: Engine, context: AudioContext, window: Heard) -> F16:
     """The audio rows of a window, float16 [n_rows, STACK * n_audio_state]."""
-    n_content = min(len(window.samples) // HOP_SAMPLES, 2 * engine.dims.n_audio_ctx)
-    n_frames = context.n_frames(n_content)
+    n_whole = 2 * engine.dims.n_audio_ctx
+    n_content = min(len(window.samples) // HOP_SAMPLES, n_whole)
+    n_frames = n_whole if window.whole else context.n_frames(n_content)
     mel = log_mel(window.samples, engine.dims.n_mels, n_frames)
     if window.blank:
         mel[:, n_content:] = 0.0
@@ -146,9 +155,10 @@ def _plan(speech: Path, out: Path, n_samples: int) -> Iterator[tuple[str, Callab
         raise UsageError(f"{speech}: no shards to train on; make them with `speech train` first")
     for folder in sorted({index.parent for index in speech.rglob("*.json")}):
         for path, items in load_shards(folder) if is_dev(folder) else ():
-            name = f"dev/{path}"
-            if path in _DEV_LISTS and not (out / f"{name}.json").exists():
-                yield name, lambda items=items: compose_dev(items)  # type: ignore[misc]
+            for whole in (False, True) if path in _DEV_LISTS else ():
+                name = f"dev/{path}{'-whole' * whole}"
+                if not (out / f"{name}.json").exists():
+                    yield name, lambda items=items, whole=whole: compose_dev(items, whole=whole)  # type: ignore[misc]
 
 
 def _write(path: Path, rows: F16, index: list[dict[str, object]]) -> None:

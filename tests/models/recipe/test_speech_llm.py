@@ -6,6 +6,8 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from specedge.export.training.labels import IGNORE  # noqa: E402
 from specedge.models.recipe import llm_tokens, speech_llm  # noqa: E402
 from specedge.models.recipe.llm_network import AUDIO, export_llm, losses  # noqa: E402
 from specedge.models.recipe.llm_tokens import N_SPECIAL, Tokens, learn  # noqa: E402
-from specedge.models.recipe.llm_windows import Example, compose_training  # noqa: E402
+from specedge.models.recipe.llm_windows import Example, Heard, compose_training, hear  # noqa: E402
 from specedge.models.recipe.speech_llm import (  # noqa: E402
     MODELS_FOLDER,
     LlmPlan,
@@ -29,6 +31,8 @@ from specedge.models.recipe.speech_llm import (  # noqa: E402
     tokens_a_call,
     transcribe_all,
 )
+from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
+from specedge.runtime.longform.windows import AudioContext  # noqa: E402
 
 TEXTS = ["Close the valve.", "Open the valve now.", "Check the pump of motor two."] * 20
 ENCODER = MODELS_FOLDER / "checkpoints" / "demo"
@@ -149,6 +153,22 @@ def _utterances() -> Iterator[Utterance]:
         yield Utterance(samples=samples, text=f"Word {at}.", voice="flite:slt", source="s", start=0, end=samples.size)
 
 
+def test_some_windows_are_whole_and_the_rest_end_behind_their_speech() -> None:
+    heard = [window for shard in range(8) for window in compose_training(f"{shard}", list(_utterances()), 10 * RATE_HZ)]
+    assert 1 <= sum(window.whole for window in heard) < len(heard) / 3
+    manifest = Bundle.open(MODELS_FOLDER / "bundled" / "demo").manifest
+
+    def n_rows(whole: bool) -> int:
+        def encode(mel: np.ndarray) -> SimpleNamespace:
+            return SimpleNamespace(hidden=np.zeros((mel.shape[1] // 2, 256), np.float32))
+
+        engine: Any = SimpleNamespace(dims=manifest.dims, encode=encode)
+        window = Heard(samples=np.zeros(2 * RATE_HZ, np.float32), text="", blank=True, whole=whole)
+        return len(hear(engine, AudioContext(None, manifest), window))
+
+    assert n_rows(True) == manifest.dims.n_audio_ctx // 4 and n_rows(False) < n_rows(True) / 2
+
+
 def test_windows_have_every_sentence_alone_and_several_together() -> None:
     windows = list(compose_training("shard", list(_utterances()), 10 * RATE_HZ))
     assert sorted(window.text for window in windows[:8]) == [f"Word {at}." for at in range(8)]
@@ -171,7 +191,8 @@ def test_one_command_trains_and_another_measures(tmp_path: Path, monkeypatch: py
     assert made.exit_code == 0, made.output
     assert (tmp_path / "run" / "hf" / "model.safetensors").is_file()
     found = CliRunner().invoke(speech_llm.main, ["measure", out], catch_exceptions=False)
-    assert json.loads(found.output)["notes-dev"]["texts"] == 3
+    report = json.loads(found.output)
+    assert report["notes-dev"]["texts"] == report["notes-dev-whole"]["texts"] == 3
 
 
 def test_a_run_without_features_is_refused(tmp_path: Path) -> None:
