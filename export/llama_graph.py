@@ -26,6 +26,7 @@ from .onnx_builder import CONTRIB, Dim, GraphBuilder
 FLOAT = TensorProto.FLOAT
 PROJECTOR = "projector"
 ROOT = "model.decoder"
+RESIDUAL = "residual_"  # and a number: the rows that go into a layer, and out of the last
 
 
 def build_projector(g: GraphBuilder, dims: SpeechDims, weights: Weights, kind: LinearKind) -> None:
@@ -50,13 +51,14 @@ def build_llama(
     cos, sin = rotations(dims.n_text_ctx + 2, dims.head_dim, rope_theta)
     g.const("cos", cos)
     g.const("sin", sin)
-    residual = g.node("Concat", [audio, embed(g, dims, weights, ids, kind)], axis=1)
+    rows = [audio, embed(g, dims, weights, ids, kind)]
+    residual = g.node("Concat", rows, outputs=[f"{RESIDUAL}0"], axis=1)
     for i in range(dims.n_text_layer):
         name = f"{ROOT}.layers.{i}"
         y = _norm(g, residual, weights, f"{name}.input_layernorm", epsilon)
         residual = _sum(g, _attention(g, y, dims, weights, f"{name}.self_attn", i, kind, epsilon), residual)
         y = _norm(g, residual, weights, f"{name}.post_attention_layernorm", epsilon)
-        residual = _sum(g, _feed_forward(g, y, weights, f"{name}.mlp", kind), residual)
+        residual = _sum(g, _feed_forward(g, y, weights, f"{name}.mlp", kind), residual, f"{RESIDUAL}{i + 1}")
     hidden = _norm(g, residual, weights, f"{ROOT}.norm", epsilon)
     g.output(hidden, "hidden", FLOAT, [1, "n_rows", dims.n_text_state])
     wanted = g.node("Gather", [hidden, logit_rows], axis=1)
@@ -144,6 +146,6 @@ def _norm_heads(
     return g.node("Reshape", [_norm(g, heads, weights, name, epsilon), g.ints(0, 0, n_head * head_dim)])
 
 
-def _sum(g: GraphBuilder, branch: str, residual: str) -> str:
+def _sum(g: GraphBuilder, branch: str, residual: str, name: str | None = None) -> str:
     # No Add, which ONNX Runtime would fuse with the norm behind it where it knows the shapes: another kernel.
-    return g.node("Sum", [branch, residual])
+    return g.node("Sum", [branch, residual], outputs=1 if name is None else [name])

@@ -7,7 +7,8 @@ that work on chunks, its modeling_qwen3_asr.py; float32.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +19,19 @@ from specedge.runtime.device import isa
 from specedge.runtime.engine.doctor import golden_logits
 from specedge.runtime.engine.exactness import Invariance, RowResult, one_row_logits, probe_rows
 from specedge.runtime.engine.made_up import probe_ids, probe_mel
+from specedge.runtime.engine.many import Features
 from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller
 from specedge.runtime.engine.speech import SpeechEngine
 
 from .chunk_encoder_graph import N_CONVOLUTIONS, halved, sinusoids
+from .layered_decoder import LayeredDecoder
 from .layers import Precision, Weights, bias_of, parts_of, rows_of
 from .llama_graph import PROJECTOR, ROOT, rotations
 from .selfcheck import N_COMPARED_ROWS, PROBE_THREADS, check_errors, encode, encoder_layers, gelu, relative_error
 from .speech_layouts import SpeechSpec
 
 Array = NDArray[np.float32]
+N_BEFORE_AUDIO = 3  # tokens of the compared prompt
 
 
 def encode_chunks(mel: Array, dims: ChunkDims, weights: Weights) -> Array:
@@ -127,6 +131,30 @@ def check_speech(bundle: Bundle, weights: Weights, spec: SpeechSpec, precision: 
         return _check(bundle, weights, spec, precision, canceller)
 
 
+class _Found(NamedTuple):
+    """Of a decoder: its one-row logits, those of a few rows for the manifest, those of a text with audio in its prompt,
+    float32 [n_rows, n_vocab], and whether its rows are exact."""
+
+    references: dict[int, Array]
+    golden: list[list[float]]
+    logits: Array
+    results: tuple[RowResult, ...]
+
+
+def _ask(decoder: LayeredDecoder, features: Features, ids: Sequence[int], references: Mapping[int, Array]) -> _Found:
+    """Ask `decoder` for all passes of the check. references: of another number of threads, if there are any yet."""
+    n_vocab = decoder.dims.n_vocab
+    own = one_row_logits(decoder, features)
+    prompt = [*ids[:N_BEFORE_AUDIO], *range(n_vocab, n_vocab + features.n_audio), *ids[N_BEFORE_AUDIO:]]
+    n_compared = len(ids) - N_BEFORE_AUDIO
+    return _Found(
+        references=own,
+        golden=golden_logits(decoder, features),
+        logits=decoder.forward(decoder.start(features), prompt, range(len(prompt) - n_compared, len(prompt))),
+        results=probe_rows(decoder, features, references or own),
+    )
+
+
 def _check(
     bundle: Bundle, weights: Weights, spec: SpeechSpec, precision: Precision, canceller: Canceller
 ) -> dict[str, Any]:
@@ -137,21 +165,22 @@ def _check(
     features = engine.encode(mel)
     engine.unload("encoder", "projector")
     results: list[RowResult] = []
+    references: dict[int, Array] = {}
     for threads in PROBE_THREADS:
-        engine = SpeechEngine(bundle, threads=threads, cache=False, canceller=canceller, loads=("decoder",))
+        decoder = LayeredDecoder(bundle, dims, canceller, threads=threads)
+        _ask(decoder, features, ids, references)
+        decoder.run()
+        found = _ask(decoder, features, ids, references)
+        references = references or found.references
         if threads == PROBE_THREADS[0]:
-            references = one_row_logits(engine, features)
-            golden = golden_logits(engine, features)
-            prompt = [*ids[:3], *range(dims.n_vocab, dims.n_vocab + features.n_audio), *ids[3:]]
-            logits = engine.forward(engine.start(features), prompt, range(len(prompt) - len(ids) + 3, len(prompt)))
-            logits = logits.copy()
-        results += probe_rows(engine, features, references)
-        engine.unload("decoder")
+            logits, golden = found.logits, found.golden
+        results += found.results
     padded = np.pad(mel, ((0, 0), (0, -mel.shape[1] % dims.frames_per_row)))
     hidden = encode_chunks(mel, dims, weights) if isinstance(dims, ChunkDims) else encode(padded, dims, weights)
     rows = project(hidden, dims, weights)
     table = rows_of(weights, f"{ROOT}.embed_tokens.weight", ids)
-    wanted = decode(np.concatenate([table[:3], rows, table[3:]]), spec, weights)[-len(ids) + 3 :]
+    prompt = np.concatenate([table[:N_BEFORE_AUDIO], rows, table[N_BEFORE_AUDIO:]])
+    wanted = decode(prompt, spec, weights)[-len(logits) :]
     numbers = {
         "features_relative_error": relative_error(features.hidden, hidden),
         "audio_relative_error": relative_error(features.cross["audio"][0], rows),

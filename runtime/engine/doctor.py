@@ -18,7 +18,7 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import SPEECH
 from ..device import Isa, isa, threads_allowed
 from .engine import Engine, Features
-from .exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows, probe_windows
+from .exactness import Invariance, ProbedRows, RowResult, one_row_logits, probe_paths, probe_rows, probe_windows
 from .kernels import KernelCheck, KernelResult, check_kernels
 from .made_up import probe_ids, probe_mel
 from .session import RUNTIME_VERSION, Canceller
@@ -139,7 +139,7 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
     )
 
 
-def golden_logits(engine: Engine, features: Features) -> list[list[float]]:
+def golden_logits(engine: ProbedRows, features: Features) -> list[list[float]]:
     """A few logits of the probe's window, `[N_GOLDEN_ROWS][N_GOLDEN_VALUES]`, for the manifest."""
     ids = probe_ids(engine.dims, N_GOLDEN_ROWS)
     state = engine.start(features)

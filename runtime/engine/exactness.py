@@ -42,11 +42,25 @@ LEADS = (0, 1)  # rows run before the first full pass, so that each row has odd 
 State = Any
 
 
-class Probed(Protocol):
+class ProbedRows(Protocol):
+    """The part of `engine.Engine` of which rows of one text are probed."""
+
+    threads: int
+
+    @property
+    def dims(self) -> Dims: ...
+    def start(self, features: Features, /) -> State: ...
+    def release(self, state: State, /) -> None: ...
+    def commit(self, state: State, n_rows: int, /) -> None: ...
+    def forward(
+        self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None, /
+    ) -> NDArray[np.float32]: ...
+
+
+class Probed(ProbedRows, Protocol):
     """The part of `engine.Engine` that is probed."""
 
     bundle: Bundle
-    threads: int
     n_paths: int
     shares_passes: bool
     pads_windows: bool
@@ -54,17 +68,10 @@ class Probed(Protocol):
     windows_are_exact: bool | None
 
     @property
-    def dims(self) -> Dims: ...
-    @property
     def lock(self) -> contextlib.AbstractContextManager[None]: ...
     def encode(self, mel: NDArray[np.float32], /) -> Features: ...
-    def start(self, features: Features, /) -> State: ...
     def fork(self, state: State, /) -> State: ...
-    def release(self, state: State, /) -> None: ...
     def commit(self, state: State, n_rows: int, path: int = 0, /) -> None: ...
-    def forward(
-        self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None, /
-    ) -> NDArray[np.float32]: ...
     def forward_many(self, texts: Sequence[Any], /) -> list[NDArray[np.float32]]: ...
     def forward_paths(
         self, state: State, pending: int, paths: Sequence[Sequence[int]], /
@@ -113,14 +120,14 @@ def probe_starts(dims: Dims) -> tuple[int, ...]:
     return tuple(sorted({0, max(0, dims.n_text_ctx - N_PROBE_ROWS)}))
 
 
-def one_row_logits(engine: Probed, features: Features) -> dict[int, NDArray[np.float32]]:
+def one_row_logits(engine: ProbedRows, features: Features) -> dict[int, NDArray[np.float32]]:
     """The reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_vocab]` of passes of one row each."""
     states = _probe_states(engine, features)
     return {start: _in_passes(engine, state, rows_per_pass=1, lead=0) for start, state in states}
 
 
 def probe_rows(
-    engine: Probed, features: Features, references: Mapping[int, NDArray[np.float32]]
+    engine: ProbedRows, features: Features, references: Mapping[int, NDArray[np.float32]]
 ) -> tuple[RowResult, ...]:
     """Compare passes of 1, 2, 3, 5, 8 and 16 rows with `references` from `one_row_logits`, bit for bit.
 
@@ -262,7 +269,7 @@ def _largest_difference(run: NDArray[np.float32], reference: NDArray[np.float32]
     return float(difference.max(where=np.isfinite(difference), initial=0.0))
 
 
-def _probe_states(engine: Probed, features: Features) -> Iterator[tuple[int, State]]:
+def _probe_states(engine: ProbedRows, features: Features) -> Iterator[tuple[int, State]]:
     """Each of `probe_starts` with a text that long, in the same buffers."""
     state = engine.start(features)
     try:
@@ -277,7 +284,7 @@ def _probe_states(engine: Probed, features: Features) -> Iterator[tuple[int, Sta
 
 
 def _in_passes(
-    engine: Probed, state: State, *, rows_per_pass: int, lead: int, n_rows: int | None = None
+    engine: ProbedRows, state: State, *, rows_per_pass: int, lead: int, n_rows: int | None = None
 ) -> NDArray[np.float32]:
     """Logits `[n, n_vocab]` of the probe's first `n_rows` rows, `rows_per_pass` at a time after a pass of `lead` rows.
 

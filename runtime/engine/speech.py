@@ -30,10 +30,10 @@ from .engine import Engine, State, WantedRows, encoder_output
 from .many import Features
 from .session import bind_array_input, bind_array_output
 
-__all__ = ["SpeechEngine", "open_engine"]
+__all__ = ["GraphRun", "SpeechEngine", "open_engine", "graph_runs"]
 
 
-class _Part(NamedTuple):
+class GraphRun(NamedTuple):
     """Rows that one run of the graph takes: `audio` rows of the window, then `ids`, the first being row `start`."""
 
     start: int
@@ -134,7 +134,7 @@ class SpeechEngine(Engine):
         for state, ids, wanted in texts:
             state.memory.left, state.memory.asked = [], ids
             del state.memory.said[state.length :]
-            parts = list(_parts(ids, self.dims.n_vocab))
+            parts = list(graph_runs(ids, self.dims.n_vocab))
             runs = [self._run_part(state, part, wanted, is_last=part is parts[-1]) for part in parts]
             state.n_open = (len(ids),)
             if len(parts) == 1:
@@ -150,7 +150,7 @@ class SpeechEngine(Engine):
             yield logits
 
     def _run_part(
-        self, state: State, part: _Part, wanted: Sequence[int], *, is_last: bool
+        self, state: State, part: GraphRun, wanted: Sequence[int], *, is_last: bool
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """The logits of the part's wanted rows, in rising order, and its hidden rows, if they are kept."""
         memory = state.memory
@@ -177,7 +177,7 @@ class SpeechEngine(Engine):
         return (logits, hidden) if is_last else (logits.copy(), None if hidden is None else hidden.copy())
 
 
-def _parts(ids: Sequence[int], n_vocab: int) -> Iterator[_Part]:
+def graph_runs(ids: Sequence[int], n_vocab: int) -> Iterator[GraphRun]:
     """`ids` cut where rows of audio begin behind tokens."""
     start = 0
     while start < len(ids):
@@ -187,7 +187,7 @@ def _parts(ids: Sequence[int], n_vocab: int) -> Iterator[_Part]:
         end = middle
         while end < len(ids) and ids[end] < n_vocab:
             end += 1
-        yield _Part(start, [id_ - n_vocab for id_ in ids[start:middle]], ids[middle:end])
+        yield GraphRun(start, [id_ - n_vocab for id_ in ids[start:middle]], ids[middle:end])
         start = end
 
 
