@@ -99,6 +99,7 @@ _ROUND = 40  # frames round the letters heard: the first of them may be half a s
 # Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.
 _FIRST_BELIEFS = ((0.4, 0.6, 0.8, 0.93), (0.2, 0.3, 0.4, 0.5), (0.8, 0.9, 0.95, 0.97))
 _CONTEXT = 4
+_MARKS = frozenset(string.punctuation.encode())
 
 
 class CtcDrafter(Drafter):
@@ -299,7 +300,7 @@ class CtcDrafter(Drafter):
         many words as were begun, or one more or less. A mark is heard in no row. text: text ids so far.
         """
         spelling = self._tokenizer.ranks[text[-1]]
-        is_mark = spelling.decode("latin-1") in string.punctuation
+        is_mark = _MARKS.issuperset(spelling)
         self._said += spelling
         self._n_words += not is_mark and (opens_word(spelling) or not self._n_words)
         row = self._accounted(lattice, rest[0].start, self._said)

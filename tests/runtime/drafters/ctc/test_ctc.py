@@ -25,7 +25,7 @@ from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 from specedge.runtime.text.words import ends_sentence
 from support.drafting import plain_fields
-from support.fake_engine import HashEngine, special_tokens, tokenizer
+from support.fake_engine import HashEngine, special_tokens, tokenizer, words
 from support.posteriors import Window, random_posteriors, spoken, unheard
 
 SPECIAL = special_tokens()
@@ -167,6 +167,14 @@ def test_a_hypothesis_is_taken_up_again_behind_a_correction(heard: str, decided:
     given_up = begun(made(spoken(heard), resyncs=False))
     proposed(given_up)
     assert proposed(given_up, ids(decided)) == []
+
+
+def test_a_token_of_several_marks_has_no_sound() -> None:
+    dots = words("ing")[0]
+    ranks = [b"..." if id_ == dots else spelling for id_, spelling in enumerate(TOKENIZER.ranks)]
+    drafter = begun(CtcDrafter(lambda _: spoken(" the pump is on now"), Tokenizer(ranks, SPECIAL), FREE))
+    proposed(drafter)
+    assert proposed(drafter, [*ids(" the"), dots]) == ids(" pump is on now")
 
 
 def test_a_word_that_was_said_but_not_heard_puts_none_in_its_place_where_ngrams_know_the_next(pumps: TokenMap) -> None:
