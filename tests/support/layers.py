@@ -7,6 +7,7 @@ does not see (tests/test_imports.py does).
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -151,11 +152,13 @@ def _file_of(name: str) -> str:
     return "/".join(parts) + "/__init__.py"
 
 
-def imports(module: Module) -> Iterator[Import]:
+@functools.cache
+def imports(module: Module) -> tuple[Import, ...]:
     """Every import statement and every `import_module("literal")`, with whether it runs when the module is imported."""
-    yield from _walk(module, module.syntax, at_top=True)
+    return tuple(_walk(module, module.syntax, at_top=True))
 
 
+@functools.cache
 def names_of(module: Module) -> set[str]:
     """The names that can be imported from a module."""
     names: set[str] = set()

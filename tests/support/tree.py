@@ -14,7 +14,7 @@ FOLDERS = ("runtime", "maps", "export", "models", "compat", "serve", "fleet")
 _NOT_OURS = {".git", ".venv", ".links", "build", "dist", "__pycache__", ".hypothesis"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Module:
     """A Python file that is installed: its path and the dotted name under which it is imported."""
 
