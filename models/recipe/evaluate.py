@@ -1,12 +1,13 @@
 """Measure a model of the recipe on voices and sentences it was not trained on, or find its alignment heads.
 
-    python -m specedge.models.recipe.evaluate MODEL --speech SPEECH [--draft DRAFT] [--report out.json]
+    python -m specedge.models.recipe.evaluate MODEL --speech SPEECH [--draft DRAFT] [--audio-context full]
+                                              [--report out.json]
     python -m specedge.models.recipe.evaluate CHECKPOINT --speech SPEECH --alignment-heads 8 [--limit 40]
 
 MODEL and DRAFT are bundles, or checkpoint folders in Hugging Face layout, which are exported in fp32 first. Reported:
 
 - word error rate of `maintenance` and `notes` dev sentences in held-out voices, and (seen-*) in training voices, with
-  and without timestamps; times of the segments where timestamps are on;
+  and without timestamps, of which a speech LLM has none; times of the segments where timestamps are on;
 - digit error rate on the recorded speaker left out of training;
 - silence: share of windows of digital silence and noises that give an empty text;
 - long: a recording of ten sentences with pauses, complete and in order, with the largest error of a segment's times;
@@ -40,6 +41,7 @@ from specedge.files import Kind, check_output, write_atomic
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.audio.mel import HOP_SAMPLES, log_mel
 from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.manifest import SPEECH
 from specedge.runtime.engine.speech import open_engine
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import transcribe
@@ -65,14 +67,25 @@ _DEV_LISTS = ("maintenance-dev", "notes-dev")
 
 
 class Model:
-    """A bundle at work without drafts, fallback or language detection."""
+    """A bundle at work without drafts, fallback or language detection. audio_context: as of `TranscribeOptions`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, audio_context: str | None = None) -> None:
         self.bundle = Bundle.open(folder)
         self.engine = open_engine(self.bundle, cache=False)
+        self._audio_context = audio_context
+
+    @property
+    def ways(self) -> tuple[bool, ...]:
+        """Without timestamps, and with them where the model has them."""
+        return (False,) if self.bundle.manifest.kind == SPEECH else (False, True)
 
     def segments(self, samples: Float, *, timestamps: bool) -> list[Segment]:
-        options = TranscribeOptions(language="en", without_timestamps=not timestamps, temperature=(0.0,))
+        options = TranscribeOptions(
+            language="en",
+            without_timestamps=not timestamps,
+            temperature=(0.0,),
+            audio_context=self._audio_context,
+        )
         with open_audio(samples) as stream:
             return list(transcribe(self.engine, self.bundle, stream, options))
 
@@ -94,12 +107,12 @@ class Model:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Model]:
+def opened(folder: Path, audio_context: str | None = None) -> Iterator[Model]:
     """The model of a bundle, or of a checkpoint folder, exported for as long as the block lasts."""
     with tempfile.TemporaryDirectory() as scratch:
         if not (folder / "specedge.json").is_file():
             folder = export_to(str(folder), Path(scratch) / "bundle", precision="fp32", name="evaluated").path
-        yield Model(folder)
+        yield Model(folder, audio_context)
 
 
 def read_dev(speech: Path) -> dict[str, list[Utterance]]:
@@ -188,19 +201,26 @@ def agreement(target: Model, draft: Model, items: Sequence[Utterance]) -> dict[s
 
 
 def evaluate(
-    model: Path, speech: Path, *, limit: int, n_recordings: int = 4, draft: Path | None = None
+    model: Path,
+    speech: Path,
+    *,
+    limit: int,
+    n_recordings: int = 4,
+    draft: Path | None = None,
+    audio_context: str | None = None,
 ) -> dict[str, Any]:
     """All figures of a model as a dict of plain values."""
     dev = read_dev(speech)
     report: dict[str, Any] = {"model": str(model)}
-    with opened(model) as loaded:
+    with opened(model, audio_context) as loaded:
         for name in (*_DEV_LISTS, "maintenance-seen", "notes-seen"):
             items = dev.get(name, [])[:limit]
-            report[name] = _list_figures(items, loaded, timestamps=False)
-            report[f"{name} timestamps"] = _list_figures(items, loaded, timestamps=True)
+            for timestamps in loaded.ways:
+                figures = _list_figures(items, loaded, timestamps=timestamps)
+                report[f"{name}{' timestamps' if timestamps else ''}"] = figures
         digits = _list_figures(dev.get("digits-dev", [])[:limit], loaded, timestamps=False)
         report["digits"] = {"digit_error": digits.pop("wer"), "digits": digits.pop("words"), **digits}
-        for timestamps in (False, True):
+        for timestamps in loaded.ways:
             texts = [(name, loaded.window(window, timestamps=timestamps)[0]) for name, window in quiet_windows()]
             heard = [pair for pair in texts if pair[1]]
             report[f"quiet{' timestamps' if timestamps else ''}"] = {
@@ -295,6 +315,7 @@ def write_alignment_heads(checkpoint: Path, speech: Path, *, limit: int, n_keep:
 @click.option("--draft", type=click.Path(path_type=Path, exists=True), help="a draft to measure agreement with")
 @click.option("--limit", type=int, help="utterances of each list  [default: 400, 40 with --alignment-heads]")
 @click.option("--recordings", default=4, show_default=True, help="recordings of ten sentences")
+@click.option("--audio-context", type=click.Choice(["auto", "full"]), help="of a window  [default: the model's]")
 @click.option("--report", type=click.Path(path_type=Path), help="write the figures here as JSON")
 @click.option("--alignment-heads", type=int, help="find so many at most, and write them to the checkpoint")
 def main(
@@ -303,6 +324,7 @@ def main(
     draft: Path | None,
     limit: int | None,
     recordings: int,
+    audio_context: str | None,
     report: Path | None,
     alignment_heads: int | None,
 ) -> None:
@@ -312,7 +334,9 @@ def main(
         return
     if report is not None:
         check_output(report, REPORT)
-    figures = evaluate(model, speech, limit=limit or 400, n_recordings=recordings, draft=draft)
+    figures = evaluate(
+        model, speech, limit=limit or 400, n_recordings=recordings, draft=draft, audio_context=audio_context
+    )
     text = json.dumps(figures, indent=1)
     if report is not None:
         write_atomic(report, text + "\n", REPORT)

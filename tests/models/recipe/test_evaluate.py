@@ -14,9 +14,11 @@ pytest.importorskip("transformers", reason="the test extra is not installed")
 
 from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance, write_shard  # noqa: E402
+from specedge.models import store  # noqa: E402
 from specedge.models.recipe.evaluate import (  # noqa: E402
     Model,
     agreement,
+    evaluate,
     long_form,
     opened,
     quiet_windows,
@@ -75,3 +77,12 @@ def test_only_dev_shards_are_read(tmp_path: Path) -> None:
     assert set(read_dev(tmp_path)) == {"notes-dev", "digits-dev"}
     with pytest.raises(UsageError, match="no dev shards"):
         read_dev(tmp_path / "train")
+
+
+def test_a_speech_llm_is_measured_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specedge.models.recipe.evaluate.quiet_windows", lambda: quiet_windows()[:2])
+    (tmp_path / "dev").mkdir()
+    for name in ("notes-dev", "digits-dev"):
+        write_shard(tmp_path / "dev", name, [_utterance("Stop.")])
+    report = evaluate(store.bundled() / "demo-llm", tmp_path, limit=1, n_recordings=0, audio_context="full")
+    assert report["notes-dev"]["texts"] == 1 and not any("timestamps" in name for name in report)
