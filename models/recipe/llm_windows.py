@@ -41,7 +41,7 @@ F16 = NDArray[np.float16]
 _DEV_LISTS = ("maintenance-dev", "notes-dev")
 _JOINED = 0.25  # windows of several sentences for each utterance
 _SILENT = 0.06  # share of these that have no speech
-_WHOLE = 0.15  # share of the windows that are not cut behind their content
+_WHOLE = 0.25  # share of the windows that are not cut behind their content
 _BLANK = 0.6  # share of the windows whose log-mel is 0.0 behind the content, as the stream leaves it
 
 
@@ -80,8 +80,8 @@ def compose_training(name: str, items: Sequence[Utterance], n_samples: int) -> I
 
 
 def _alone(rng: random.Random, item: Utterance, limit: int) -> Window:
-    """One sentence behind up to 0.6 s of lead, with up to 0.3 s behind it."""
-    lead = rng.randrange(round(0.6 * RATE_HZ))
+    """One sentence behind up to 0.6 s of lead, a third of them behind none, with up to 0.3 s behind it."""
+    lead = rng.choice((0, *[rng.randrange(round(0.6 * RATE_HZ))] * 2))
     n = min(limit, lead + item.samples.size + rng.randrange(round(0.3 * RATE_HZ)))
     lead = min(lead, n - item.samples.size)
     out = np.zeros(n, np.float32)
