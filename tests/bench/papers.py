@@ -14,8 +14,9 @@ made), and without it they are left out. What times passes (`speculate`, e16) is
 the run at large-v2's shape unless --shapes is: it takes gigabytes and minutes. Both need a machine on which nothing
 else runs, as do e10's price of heads and e11's real-time factors; all else is counted. Where the load says that the
 machine was busy, what a clock alone answers stays "not run", and real-time factors are left out. --page FILE puts the
-tables into a page between its marks, where a row that was not run stays as it is; --agree FILE holds the verdicts to
-those of a page, says which differ, and then ends with 1. What was not run, here or there, does not differ.
+tables into a page between its marks, where rows that were not run, and other papers, stay as they are; --agree FILE
+holds the verdicts to those of a page, says which differ, and then ends with 1. What was not run, here or there, does
+not differ.
 
 A verdict holds one figure to another: ratios within a tenth match, a shape shows or does not. It does not say whether
 the set-ups can be compared: that is what the column "why" is for. The tables are Markdown, the last line is JSON.
@@ -267,11 +268,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         page = page_of("" if options.page is None else options.page.read_text(encoding="utf-8"))
         there = page_of("" if options.agree is None else options.agree.read_text(encoding="utf-8"))
-        for paper in wanted:
-            lines = lines_of(paper, results)
+        for paper in PAPERS.values():
+            ours = results if paper in wanted else {}
+            if paper not in wanted and all(title != paper.title for title, _ in page.rows):
+                continue
+            lines = lines_of(paper, ours)
             changed += differing(there, paper.title, lines)
             lines = [_as_it_was(paper.title, line, page) for line in lines]
-            printed.append(markdown(paper, lines, results, page.conditions.get(paper.title)))
+            printed.append(markdown(paper, lines, ours, page.conditions.get(paper.title)))
             tables[paper.name] = [asdict(line) for line in lines]
         verdicts = [line["verdict"] for lines in tables.values() for line in lines]
         counts = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
