@@ -47,7 +47,7 @@ from support.qwen_checkpoints import SHAPES, write_qwen  # noqa: E402
 
 PASSES = (1, 2, 4, 8, 16)
 N_TEXT, N_HEADS = 32, 3
-PER_PASS = 3.24  # of demo-llm with its heads, docs/speech-llms.md
+PER_PASS = 3.22  # of demo-llm with its heads, docs/speech-llms.md
 # The most that is good enough.
 TARGETS = {"8 rows / 2 rows": 1.5, "prefill / plain pass": 30.0, "plain / llama.cpp": 0.8, "drafts / llama.cpp": 0.4}
 
