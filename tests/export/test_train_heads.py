@@ -27,6 +27,7 @@ from support.qwen_checkpoints import qwen_checkpoint
 from support.sound import NOISE, wav_bytes
 
 
+@pytest.mark.slow
 def test_heads_are_trained_and_fit_the_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

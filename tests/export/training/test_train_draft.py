@@ -76,6 +76,7 @@ def test_a_checkpoint_of_another_version_learns_from_a_bundle(
     assert config["vocab_size"] == 1001 and config["specedge_draft_of"]
 
 
+@pytest.mark.slow
 def test_a_draft_with_the_target_s_encoder_is_known_by_it(
     audio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
