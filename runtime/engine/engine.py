@@ -136,7 +136,7 @@ class Engine:
         if bundle.manifest.kind != self._kind:
             raise UsageError(
                 f"{bundle.path}: holds a model of the kind {bundle.manifest.kind}, and {type(self).__name__} runs "
-                f"{self._kind}; use WhisperModel, or open_engine, which take both"
+                f"{self._kind}; use WhisperModel, which takes both"
             )
         if budget_bytes is not None and budget_bytes < 1:
             raise UsageError(f"budget_bytes: got {budget_bytes}, expected 1 or more, or None for no limit")
