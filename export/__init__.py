@@ -1,1 +1,1 @@
-"""Checkpoint to bundle: ONNX graphs built node by node from the weights (extra [export])."""
+"""Checkpoint to bundle: ONNX graphs built node by node from the weights."""

@@ -226,10 +226,10 @@ def _open(source: str | Path, revision: str | None, cache_dir: Path | None, prog
             raise
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
-    from . import hub
+    from .sources import fetch_checkpoint
 
-    snapshot = hub.fetch(hub.resolve(str(source)), revision=revision, cache_dir=cache_dir, progress=progress)
-    return _open_folder(snapshot.folder, Source(kind="hub", id=snapshot.hub_id, revision=snapshot.revision))
+    fetched = fetch_checkpoint(str(source), revision=revision, cache_dir=cache_dir, progress=progress)
+    return _open_folder(fetched.folder, fetched.source)
 
 
 def _local(source: str | Path) -> Path | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +61,7 @@ def export_to(
     from .alignment_heads import check_recordings
     from .bundling import add_learn_graphs, check_target, write_bundle
     from .checkpoint import open_heads
+    from .sources import forget
 
     name = store.check_name(name or _name_of(source, precision))
     target = out if out is not None else store.folder() / name
@@ -95,6 +95,7 @@ def export_to(
             recordings=find_heads,
             report=report,
         )
+    forget(checkpoint.spec.source, checkpoint.folder)
     return add_learn_graphs(made.path) if learnable else made
 
 
@@ -133,12 +134,13 @@ def pull_model(
     revision: str | None = None,
     draft: Path | None = None,
 ) -> tuple[Path, bool]:
-    """Export the checkpoint `name` of the hub into the store, or into the folder `out`; where, and whether it is new.
+    """Export the checkpoint `name` into the store, or into the folder `out`; where, and whether it is new.
 
-    In the store another precision than int8 is added to the name. draft: as for `export_to`; a bundle that is there
+    name: a catalogue name or a hub id, which is fetched, or the path of a checkpoint on this machine. In the store
+    another precision than int8 is added to the name. draft: as for `export_to`; a bundle that is there
     already gets it too, unless it has one. Raises as `download_model`.
     """
-    source, base = _hub_source(name)
+    source, base = _source_of(name)
     try:
         _check_installed()
     except UsageError as error:
@@ -179,18 +181,20 @@ def draft_inside(bundle: Path) -> tuple[str, bool] | None:
     return draft.name, encoder_fingerprint(draft) == encoder_fingerprint(target)
 
 
-def _hub_source(name: str) -> tuple[str, str]:
-    """The hub id that `name` stands for, and the name to store it under."""
+def _source_of(name: str) -> tuple[str, str]:
+    """The hub id or the path that `name` stands for, and the name to store it under."""
     checkpoint = catalogue.find(name)
     if checkpoint is not None:
         return checkpoint.hub_id, checkpoint.name
-    if os.path.exists(name):
-        raise UsageError(f"{ascii(name)} is a local path, and pull takes a hub name; use `specedge export` for it")
+    if os.path.exists(os.path.expanduser(name)):
+        return name, _stem(name)
     if _HUB_ID.fullmatch(name):
         return name, name.split("/")[1]
     close = catalogue.suggest(name)
     hint = f"did you mean {', '.join(close)}?" if close else "`specedge models list --known` shows the names."
-    raise ModelError(f"no checkpoint {ascii(name[:80])} is known: {hint} A hub id (owner/name) works too")
+    raise ModelError(
+        f"no checkpoint {ascii(name[:80])} is known: {hint} A hub id (owner/name) and a checkpoint folder work too"
+    )
 
 
 def _open(source: str, origin: str, revision: str | None, adapter: Path | None) -> Checkpoint:
@@ -205,7 +209,7 @@ def _open(source: str, origin: str, revision: str | None, adapter: Path | None) 
         from .optimum_onnx import open_optimum
 
         return open_optimum(Path(source))
-    checkpoint = open_checkpoint(source, adapter=adapter, revision=revision, progress=_say)
+    checkpoint = open_checkpoint(source, adapter=adapter, revision=revision, progress=notify)
     told = checkpoint.spec.source
     if told.kind == "hub" and not catalogue.is_commit(revision or catalogue.pinned(told.id)):
         notify(f"{told.id} is not pinned: this is commit {told.revision}, and --revision with it gives the same again")
@@ -235,14 +239,19 @@ def _least_positions(spec: Spec, shortest_window_s: float | None) -> int:
 def _check_installed() -> None:
     missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
     if missing:
-        named = " and ".join(missing)
-        raise UsageError(f"export needs {named}: install with pip install '.[export]' in specedge's source")
+        raise UsageError(
+            f"export needs {' and '.join(missing)}, which come with specedge: pip install {' '.join(missing)}"
+        )
 
 
 def _name_of(source: str, precision: str) -> str:
     known = catalogue.find(source)
-    name = known.name if known is not None else _as_name(re.sub(r"\.(pt|bin)$", "", Path(source).resolve().name))
-    return _with_precision(name, precision)
+    return _with_precision(known.name if known is not None else _stem(source), precision)
+
+
+def _stem(source: str) -> str:
+    """The name of a folder or a file as a bundle's."""
+    return _as_name(re.sub(r"\.(pt|bin)$", "", Path(source).expanduser().resolve().name))
 
 
 def _with_precision(name: str, precision: str) -> str:
@@ -252,8 +261,3 @@ def _with_precision(name: str, precision: str) -> str:
 def _as_name(text: str) -> str:
     """A folder's name as a bundle's, which must fit every file system."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text)[:80].strip("._+-") or "model"
-
-
-def _say(line: str) -> None:
-    if sys.stderr.isatty():
-        print(line, file=sys.stderr, flush=True)

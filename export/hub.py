@@ -68,6 +68,10 @@ class Snapshot:
     revision: str
 
 
+class UnreachableError(CheckpointError):
+    """No answer came from the hub, or none but that it is out of order."""
+
+
 def resolve(name: str) -> str:
     """The hub id that a short name ("whisper-tiny") or a hub id ("openai/whisper-tiny") means.
 
@@ -99,14 +103,15 @@ def fetch(
         import huggingface_hub
     except ImportError as error:
         raise CheckpointError(
-            f"fetching {hub_id} needs the package huggingface_hub: pip install '.[export]' in specedge's source"
+            f"fetching {hub_id} needs huggingface_hub, which comes with specedge: pip install huggingface_hub"
         ) from error
     if _is_offline():
         cached = _cached(hub_id, revision, cache_dir)
         if cached is None:
             at = f" at revision {revision}" if revision else ""
             raise CheckpointError(
-                f"{hub_id}{at} is not in the hub's cache, and HF_HUB_OFFLINE is set; unset it, or give a local folder"
+                f"{hub_id}{at} is not in the hub's cache, and HF_HUB_OFFLINE is set; unset it, or give a local folder: "
+                "specedge export FOLDER"
             )
         return cached
     endpoint = os.environ.get("HF_ENDPOINT") or huggingface_hub.constants.ENDPOINT
@@ -118,9 +123,11 @@ def fetch(
             raise
         except Exception as error:  # the hub's client lets errors of whichever HTTP library it uses through
             failure = _explain(error, hub_id, revision, endpoint)
-            cached = _cached(hub_id, revision, cache_dir) if _is_unreachable(error) else None
-            if cached is None:
+            if not _is_unreachable(error) or not isinstance(failure, CheckpointError):
                 raise failure from error
+            cached = _cached(hub_id, revision, cache_dir)
+            if cached is None:
+                raise UnreachableError(str(failure)) from error
             if progress:
                 progress(f"cannot reach {endpoint}; using the cached {hub_id} at {cached.revision[:12]}")
             return cached
@@ -281,7 +288,8 @@ def _explain(error: Exception, hub_id: str, revision: str | None, endpoint: str)
         return ResourceError(f"the hub's cache cannot be written: {error}; set HF_HOME to a folder of yours")
     reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
     return CheckpointError(
-        f"cannot reach {endpoint} to fetch {at} ({reason}); check the network or HF_ENDPOINT, or give a local folder"
+        f"cannot reach {endpoint} to fetch {at} ({reason}); check the network or HF_ENDPOINT, or give a local folder: "
+        "specedge export FOLDER"
     )
 
 

@@ -111,7 +111,7 @@ def _load(path: Path) -> onnx.ModelProto:
         import onnx
     except ImportError as error:
         raise CheckpointError(
-            f"{path}: reading it needs the package onnx: pip install '.[export]' in specedge's source"
+            f"{path}: reading it needs the package onnx, which comes with specedge: pip install onnx"
         ) from error
     try:
         return onnx.load(str(path), load_external_data=False)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from specedge.errors import CheckpointError, CheckpointNotFoundError, SpecedgeError
 from specedge.runtime.bundle.bundle import Dims
+from specedge.runtime.console import GET_TORCH
 
 from .heads import HeadsSpec, head_shapes, heads_in_config, layer_shapes, pair_shapes
 
@@ -398,7 +399,7 @@ def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise CheckpointError(
-            f"{path}: reading it needs the package safetensors: pip install '.[export]' in specedge's source"
+            f"{path}: reading it needs the package safetensors, which comes with specedge: pip install safetensors"
         ) from error
     if not path.is_file():
         raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")
@@ -491,8 +492,8 @@ def load_pickle(path: Path) -> Any:
         import torch
     except ImportError as error:
         raise CheckpointError(
-            f"{path}: is a PyTorch pickle, and reading it needs torch: pip install torch, or give a checkpoint saved "
-            "as model.safetensors"
+            f"{path}: is a PyTorch pickle, and reading it needs torch: give a checkpoint saved as model.safetensors, "
+            f"or {GET_TORCH}"
         ) from error
     if not path.is_file():
         raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")

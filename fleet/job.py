@@ -33,9 +33,10 @@ State = Literal["done", "found", "split", "part", "failed", "quarantined", "stuc
 class Job:
     """The same for all files of a run.
 
-    out: the output folder; model: name or folder, None is the bundled one; vad: fields of VadOptions; threads: of a
-    worker's model; shard_s: speech of a part, seconds, longer files are split; bundle, onnxruntime: what every worker
-    must have, isa: its instruction set, "" before the workers were asked; same_isa: whether that must be one too.
+    out: the output folder; model: name or folder, None is the default of each machine; vad: fields of VadOptions;
+    threads: of a worker's model; shard_s: speech of a part, seconds, longer files are split; bundle, onnxruntime: what
+    every worker must have, isa: its instruction set, "" before the workers were asked; same_isa: whether that must be
+    one too.
     encoder_provider: what encoders run on, encoder: the same with version and device, as every worker must have it.
     """
 

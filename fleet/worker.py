@@ -18,7 +18,7 @@ import threading
 from dataclasses import replace
 
 from specedge.errors import AudioError, Interrupted, ModelError, ResourceError, SpecedgeError, UsageError
-from specedge.models import store
+from specedge.export.default_model import default_model
 
 from ..runtime.audio.audio import open_audio
 from ..runtime.device import device_fields, isa
@@ -131,7 +131,7 @@ def _check(job: Job, model: WhisperModel) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _loaded(name: str | None, threads: int, encoder_provider: str) -> WhisperModel:
-    path = store.default() if name is None else name
+    path = default_model(download=False, quiet=True) if name is None else name
     return WhisperModel(path, cpu_threads=threads, encoder_provider=encoder_provider)
 
 

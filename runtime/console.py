@@ -16,6 +16,10 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Self, TextIO
 
+GET_TORCH = (
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu (without the address, Linux gets the CUDA "
+    "build of several gigabytes)"
+)
 _INTERVAL_S = 0.1
 _NO_TERMINAL_COLUMNS = 100
 _FEWEST_CELLS, _BAR_CELLS = 6, 24

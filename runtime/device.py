@@ -49,6 +49,7 @@ __all__ = [
     "read_device_file",
     "save_profile",
     "threads_allowed",
+    "total_memory_bytes",
     "write_device_file",
 ]
 
@@ -252,6 +253,14 @@ def free_bytes() -> int | None:
         return None
 
 
+def total_memory_bytes() -> int | None:
+    """The memory of the machine (Linux, macOS); None where nobody says."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return None
+
+
 def _siblings(cpu: int) -> str:
     try:
         return Path(CPU_TOPOLOGY.format(cpu=cpu)).read_text(encoding="ascii").strip()
@@ -417,6 +426,11 @@ def device_folder() -> Path:
 def packed_folder() -> Path:
     """Where weights packed for this CPU lie, a folder for each bundle; it need not exist."""
     return cache_home() / "prepacked"
+
+
+def downloads_folder() -> Path:
+    """Where checkpoints from package indexes lie until they are exported; it need not exist."""
+    return cache_home() / "downloads"
 
 
 def device_fields(threads: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
-from specedge.models import store
+from specedge.export.default_model import default_model
 
 from .audio.audio import SAMPLE_RATE
 from .batched import BatchedInferencePipeline
@@ -52,15 +52,15 @@ def pipeline(
 ) -> SpeechRecognition:
     """A speech recognition to call, as `transformers.pipeline` makes one.
 
-    model: an installed model, the folder of a bundle, or a loaded one; None is the bundled model. device: "cpu", -1 or
-    None. The others are defaults of `SpeechRecognition.__call__`. Raises UsageError, ModelError.
+    model: an installed model, the folder of a bundle, or a loaded one; None is the default (export/default_model.py).
+    device: "cpu", -1 or None. The others are defaults of `SpeechRecognition.__call__`. Raises UsageError, ModelError.
     """
     if task != _TASK:
         raise UsageError(f"task: got {task!r}, expected {_TASK!r}: specedge does speech recognition alone")
     if device not in (None, -1, "cpu"):
         raise UsageError(f"device: got {device!r}, expected 'cpu' or -1; specedge runs on the CPU alone")
     if not isinstance(model, WhisperModel):
-        model = WhisperModel(store.DEFAULT if model is None else model)
+        model = WhisperModel(default_model(quiet=True) if model is None else model)
     return SpeechRecognition(
         model,
         batch_size=batch_size,

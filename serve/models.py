@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
-from specedge.errors import ModelError
+from specedge.export.default_model import default_model
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.providers import require_provider
@@ -94,8 +94,5 @@ class Models:
 def _served(settings: Settings) -> dict[str, Path]:
     if settings.models:
         return {Path(name).name if Path(name).is_dir() else name: store.find(name) for name in settings.models}
-    default = store.default()
-    found = {default.name: default} | {item.name: item.path for item in store.installed()}
-    if not found:
-        raise ModelError("no model is installed: specedge models pull small")
-    return found
+    default = default_model(quiet=True)
+    return {default.name: default} | {item.name: item.path for item in store.installed()}

@@ -20,6 +20,7 @@ os.environ["SPECEDGE_HOME"] = os.path.join(_HOME.name, "home")
 os.environ["SPECEDGE_CACHE"] = os.path.join(_HOME.name, "cache")
 os.environ["XDG_CACHE_HOME"] = os.environ["SPECEDGE_CACHE"]
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["SPECEDGE_MODEL"] = "demo"  # what a command without -m takes, in place of a model that would be fetched
 # The whole lane takes a process for each core: threads of torch's would wait for one another's turn, in every step.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -405,7 +405,7 @@ def check_logits(checkpoint: Checkpoint, of: str) -> float:
     """
     source, bundle = original(of), store.find(of)
     farthest = 0.0
-    for path in store.samples():
+    for path in sorted((store.bundled() / "samples").glob("*.wav")):
         samples = decode_audio(str(path))
         tokens = [token for tokens in texts_of(bundle, [samples]) for token in tokens]
         prompt = Bundle.open(bundle).manifest.whisper_tokens.prompt("en", timestamps=True)

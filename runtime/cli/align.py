@@ -12,7 +12,7 @@ import click
 from specedge.errors import UsageError
 
 from ..output.formats import KINDS, SubtitleOptions, Transcript, render, write_transcript
-from .options import ENCODER_PROVIDER, MODEL_AND_LANGUAGE, GroupedCommand, option, options_of
+from .options import ENCODER_PROVIDER, MODEL_AND_LANGUAGE, NO_DOWNLOAD, GroupedCommand, model_path, option, options_of
 from .transcribe import SUBTITLES
 
 _FORMATS = ("json", "srt", "vtt", "tsv", "lrc")
@@ -29,6 +29,7 @@ _OPTIONS = (
     option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write it there.  [default: print]"),
     option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
     ENCODER_PROVIDER,
+    NO_DOWNLOAD,
 )
 
 
@@ -79,14 +80,12 @@ def _known(name: str) -> str:
 
 
 def _aligned(audio: str, text: str, given: Mapping[str, Any]) -> Transcript:
-    from specedge.models import store
-
     from ..audio.audio import decode_audio
     from ..model import WhisperModel
 
     samples = decode_audio(audio)
     model = WhisperModel(
-        given["model"] or store.default(),
+        model_path(given["model"], language=given["language"], download=not given["no_download"], quiet=True),
         cpu_threads=given["threads"] or 0,
         encoder_provider=given["encoder_provider"],
     )

@@ -26,7 +26,7 @@ _FILE = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[AUDIO...]", type=click.Path(path_type=str))
+@click.argument("files", nargs=-1, required=True, metavar="AUDIO...", type=click.Path(path_type=str))
 @MODEL
 @LANGUAGE
 @THREADS
@@ -66,10 +66,9 @@ _FILE = click.Path(path_type=Path)
 def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     """Measure each drafter against plain decoding here, and say which one to use.
 
-    Give a minute or so of your own AUDIO: the bundled samples, used without any, suit the bundled demo best. Each
-    window is decoded once, at temperature 0, also where `transcribe` would fall back to others. Close other programs,
-    and run `specedge calibrate` first: drafters use its profile. If --budget is too short for everything, less is
-    measured, and the report says so.
+    Give a minute or so of your own AUDIO. Each window is decoded once, at temperature 0, also where `transcribe` would
+    fall back to others. Close other programs, and run `specedge calibrate` first: drafters use its profile. If --budget
+    is too short for everything, less is measured, and the report says so.
 
     `--drafter auto` begins with the verdict from then on, unless the machine was busy. With --json, or into a file or a
     pipe, standard output is one JSON object and the table goes to standard error. The exit code is 1 where a text
@@ -77,13 +76,12 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
 
     \b
     Examples:
-      specedge bench
+      specedge bench talk.wav
       specedge bench shift1.wav shift2.wav -m whisper-base --draft-model whisper-tiny --html bench.html
       specedge bench talk.wav --reference talk.txt --drafters ctc,ngram
       specedge bench talk.wav --json | jq .verdict
     """
     from specedge.files import check_output, identities, write_atomic
-    from specedge.models import store
 
     from ..audio.audio import open_audio
     from ..bench.page import REPORT, to_html
@@ -91,7 +89,6 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     from ..drafters.registry import threads_here
 
     timer = Timer(given["budget_s"])
-    files = files or tuple(str(path) for path in store.samples())
     for file in files:  # fail before minutes are spent
         if file == "-":
             raise UsageError("-: audio is read several times, and standard input can be read once: give a file")
@@ -99,7 +96,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
             pass
     if given["html"] is not None:
         check_output(given["html"], REPORT, inputs=identities((*files, *given["references"], *given["token_maps"])))
-    bundle = open_model(given["model"])
+    bundle = open_model(given["model"], language=given["language"])
     threads = given["threads"] or threads_here(bundle)
     findings = _measured(bundle, _plan(files, bundle, given), threads, timer, given["encoder_provider"])
     if given["html"] is not None:

@@ -17,7 +17,7 @@ from specedge.models import catalogue, store
 from ..console import notify
 from .options import JSON, installed_models, open_model
 
-KINDS = ("models", "packed", "measured", "learned")
+KINDS = ("models", "downloads", "packed", "measured", "learned")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +80,9 @@ def show(as_json: bool) -> None:
 @disk.command()
 @click.argument("what", nargs=-1, required=True, type=click.Choice([*KINDS, "all"]))
 def clear(what: tuple[str, ...]) -> None:
-    """Remove what is kept: models, packed, measured, learned, or all.
+    """Remove what is kept: models, downloads, packed, measured, learned, or all.
 
-    The bundled model stays. Packed weights are made again when a model is loaded; measurements by `specedge calibrate`
+    Packed weights are made again when a model is loaded; measurements by `specedge calibrate`
     and `specedge bench`.
 
     \b
@@ -147,6 +147,13 @@ def _models() -> _Kept:
     return _Kept(what="models", where=store.folder(), paths=(*(item.path for item in found), *files), about=names)
 
 
+def _downloads() -> _Kept:
+    from ..device import downloads_folder
+
+    where = downloads_folder()
+    return _Kept(what="downloads", where=where, paths=_inside(where), about="checkpoints that are not exported yet")
+
+
 def _packed() -> _Kept:
     from ..device import packed_folder
 
@@ -179,6 +186,7 @@ def _learned() -> _Kept:
 
 _KEPT: dict[str, Callable[[], _Kept]] = {
     "models": _models,
+    "downloads": _downloads,
     "packed": _packed,
     "measured": _measured,
     "learned": _learned,

@@ -10,7 +10,7 @@ import click
 
 from specedge.errors import Interrupted, OutOfMemoryError, ResourceError, SpecedgeError, UsageError
 
-from ..console import notify
+from ..console import GET_TORCH, notify
 from ..interrupt import interruption, stop_behind
 
 __all__ = ["fail"]
@@ -25,15 +25,16 @@ _NOT_MAPPED = (
     "cannot create shared object",
 )
 
-_EXTRA_OF = {
-    "onnx": "export",
-    "safetensors": "export",
-    "huggingface_hub": "export",
-    "torch": "train",
-    "transformers": "test",
-    "sounddevice": "mic",
-    **dict.fromkeys(("starlette", "uvicorn", "python_multipart", "wsproto", "wyoming"), "serve"),
-    **dict.fromkeys(("dask", "distributed", "fsspec"), "fleet"),
+_EXTRA = "pip install '.[{}]' in specedge's source"
+_HOW_TO_GET = {
+    "onnx": "pip install onnx",
+    "safetensors": "pip install safetensors",
+    "huggingface_hub": "pip install huggingface_hub",
+    "torch": GET_TORCH,
+    "transformers": _EXTRA.format("test"),
+    "sounddevice": _EXTRA.format("mic"),
+    **dict.fromkeys(("starlette", "uvicorn", "python_multipart", "wsproto", "wyoming"), _EXTRA.format("serve")),
+    **dict.fromkeys(("dask", "distributed", "fsspec"), _EXTRA.format("fleet")),
 }
 
 
@@ -64,10 +65,9 @@ def _as_ours(error: BaseException) -> SpecedgeError:
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNOS:
         where = f"{error.filename}: " if error.filename else ""
         return ResourceError(f"{where}{error.strerror or error}: free some memory, disk space or open files")
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _EXTRA_OF:
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _HOW_TO_GET:
         name = (error.name or "").split(".")[0]
-        extra = _EXTRA_OF[name]
-        return UsageError(f"this needs {name}, which is not installed: pip install '.[{extra}]' in specedge's source")
+        return UsageError(f"this needs {name}, which is not installed: {_HOW_TO_GET[name]}")
     stop = stop_behind(error)
     if stop is not None:
         return interruption(stop)

@@ -30,9 +30,11 @@ from .options import (
     DRAFTING,
     ENCODER_PROVIDER,
     HINTS,
+    NO_DOWNLOAD,
     GroupedCommand,
     Number,
     drafter_options,
+    model_path,
     option,
     options_of,
     transcribe_options,
@@ -104,7 +106,7 @@ _VOICE_ACTIVITY = (
 
 @click.command(cls=GroupedCommand)
 @click.argument("source", required=False, metavar="[-]")
-@options_of(COMMON, _OUTPUT, _SOURCE, DRAFTER, DRAFTING, _VOICE_ACTIVITY, HINTS)
+@options_of(COMMON, _OUTPUT, _SOURCE, (NO_DOWNLOAD,), DRAFTER, DRAFTING, _VOICE_ACTIVITY, HINTS)
 def listen(source: str | None, **given: Any) -> None:
     """Turn speech into text while it is spoken, from the microphone, or from standard input with `-`.
 
@@ -132,17 +134,20 @@ def listen(source: str | None, **given: Any) -> None:
 
 
 def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
-    from specedge.models import store
-
     from ..audio.audio import RawFormat
     from ..model import WhisperModel
     from ..text.phrases import Phrases
-    from .transcribe_files import DEMO_NOTICE
 
     options, drafter = transcribe_options(given), drafter_options(given)
     check_together(options, drafter)
     raw = None if given["raw"] is None else RawFormat.parse(given["raw"])
-    path = store.default() if given["model"] is None else store.find(given["model"])
+    path = model_path(
+        given["model"],
+        language=given["language"],
+        task=given["task"],
+        download=not given["no_download"],
+        quiet=given["quiet"],
+    )
     out, only = _stdout(), None if given["only"] is None else Phrases.read(given["only"])
     vad = {name.removeprefix("vad_"): value for name, value in given.items() if name.startswith("vad_")}
     with contextlib.ExitStack() as stack:
@@ -156,9 +161,8 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
         heard_so = {name: value for name, value in vad.items() if value is not None}
         live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=heard_so, **asked)
         stack.callback(live.close)
-        for notice in (DEMO_NOTICE if given["model"] is None else "", "" if from_stdin else "listening; Ctrl-C ends"):
-            if notice and not given["quiet"]:
-                notify(notice)
+        if not (from_stdin or given["quiet"]):
+            notify("listening; Ctrl-C ends")
         try:
             with model.engine.interruptible():
                 for block in itertools.chain([] if first is None else [first], blocks):

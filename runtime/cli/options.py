@@ -45,6 +45,7 @@ __all__ = [
     "JSON",
     "LANGUAGE",
     "MODEL",
+    "NO_DOWNLOAD",
     "Names",
     "Number",
     "Numbers",
@@ -58,6 +59,7 @@ __all__ = [
     "installed_models",
     "known_models",
     "languages",
+    "model_path",
     "open_model",
     "option",
     "options_of",
@@ -272,7 +274,7 @@ MODEL = click.option(
     "--model",
     metavar="MODEL",
     shell_complete=installed_models,
-    help="Model name or bundle folder.  [default: the bundled demo]",
+    help="Model name or bundle folder.  [default: $SPECEDGE_MODEL, else the best installed]",
 )
 ENCODER_PROVIDER = click.option(
     "--encoder-provider",
@@ -295,11 +297,27 @@ THREADS = click.option(
 )
 
 
-def open_model(name: str | None, *, verify: bool = True) -> Bundle:
-    """The bundle that --model names, by default the bundled demo. Raises ModelError and BundleError."""
+def open_model(name: str | None, *, language: str | None = None, verify: bool = True) -> Bundle:
+    """The bundle that --model names, or the default for the language. Raises ModelError and BundleError."""
     from ..bundle.bundle import Bundle
 
-    return Bundle.open(store.default() if name is None else store.find(name), verify=verify)
+    return Bundle.open(model_path(name, language=language), verify=verify)
+
+
+def model_path(
+    name: str | None,
+    *,
+    language: str | None = None,
+    task: str = "transcribe",
+    download: bool = True,
+    quiet: bool = False,
+) -> Path:
+    """The folder of the bundle that --model names, else of the default (export/default_model.py). Raises ModelError."""
+    if name is not None:
+        return store.find(name)
+    from specedge.export.default_model import default_model
+
+    return default_model(language, task, download=download, quiet=quiet)
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
@@ -365,7 +383,7 @@ MODEL_AND_LANGUAGE: tuple[Decorator, ...] = (
         metavar="MODEL",
         shown="-m, --model MODEL",
         shell_complete=installed_models,
-        help="Model name or bundle folder.  [default: the bundled demo]",
+        help="Model name or bundle folder.  [default: $SPECEDGE_MODEL, else the best installed]",
     ),
     option(
         "-l",
@@ -374,6 +392,12 @@ MODEL_AND_LANGUAGE: tuple[Decorator, ...] = (
         shell_complete=languages,
         help="Spoken language, code or English name.  [default: detected]",
     ),
+)
+NO_DOWNLOAD = switch(
+    "--no-download",
+    "no_download",
+    shown="--no-download",
+    help="Never fetch a model: where none is installed, stop.  [as with $HF_HUB_OFFLINE]",
 )
 COMMON: tuple[Decorator, ...] = (
     *MODEL_AND_LANGUAGE,
@@ -597,7 +621,7 @@ WINDOWS: tuple[Decorator, ...] = (
     _field(
         "window_end",
         type=click.Choice(["full", "pause"]),
-        help="End a window when it is full, or at a pause.  [default: full; the bundled model: pause]",
+        help="End a window when it is full, or at a pause.  [default: full; models trained on short windows: pause]",
         **_WINDOW,
     ),
     _field(

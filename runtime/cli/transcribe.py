@@ -26,6 +26,7 @@ from .options import (
     DRAFTER,
     DRAFTING,
     ENCODER_PROVIDER,
+    NO_DOWNLOAD,
     PROMPTING,
     WINDOWS,
     WORDS,
@@ -64,6 +65,7 @@ _RUN = (
     switch("--vad", "--vad-filter", "vad_filter", shown="--vad, --vad-filter", help="Skip what is not speech."),
     option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
     ENCODER_PROVIDER,
+    NO_DOWNLOAD,
     option("-q", "--quiet", is_flag=True, help="Only print errors and truncated-audio warnings on stderr."),
     option("--raw", metavar="FORMAT", help="Read the inputs as headerless PCM, such as s16le:16000 or s16le:48000:2."),
 )
@@ -213,6 +215,7 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         files=files,
         model=given["model"],
         model_folder=given["model_dir"],
+        downloads=not (given["no_download"] or given["local_files_only"]),
         threads=given["threads"] or None,
         encoder_provider=given["encoder_provider"],
         formats=given["output_format"] or ("txt",),

@@ -20,7 +20,6 @@ from typing import Any
 
 from specedge.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 from specedge.files import check_output, identities
-from specedge.models import store
 
 from ..audio.audio import STDIN, AudioStream, RawFormat, expand_folders, open_audio
 from ..console import Progress, clock
@@ -31,6 +30,7 @@ from ..model import TranscriptionRun, WhisperModel, vad_options
 from ..options import CPU, DrafterOptions, TranscribeOptions
 from ..output.formats import KINDS, STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
 from ..output.report import coloured_text, describe, legend, source_names, statistics, timed_text
+from .options import model_path
 from .tally import Tally
 
 __all__ = ["Request", "output_paths", "transcribe_files"]
@@ -75,17 +75,12 @@ def _make_folder(folder: Path) -> None:
         raise ResourceError(f"cannot make the folder {folder}: {error.strerror or error}; choose another -o") from None
 
 
-# Of the demo on 12 sentences that it knows -0.23 to -0.39, on 16 pieces of other speech -0.52 to -1.19. Single words
-# that it knows are as low, so a few tokens say nothing.
-_DEMO_UNSURE, _DEMO_FEWEST = -0.45, 8
-DEMO_NOTICE = "demo model, for maintenance talk; others: `specedge models pull base`"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What to transcribe and where to.
 
-    model None is the bundled one; folder None is standard output; has_times: text on a terminal is shown with times;
+    model None is the default one (export/default_model.py); downloads: it may be fetched;
+    folder None is standard output; has_times: text on a terminal is shown with times;
     skips_existing: inputs whose outputs are all there are left out; vad: fields of `VadOptions`, None: no filter;
     batch_size: pieces of speech decoded together, None: one window after another; options.draft_sources: the text is
     printed in colours that tell who drafted it (txt on standard output alone); quiet: no remarks and no progress;
@@ -95,6 +90,7 @@ class Request:
     files: tuple[str, ...]
     model: str | None = None
     model_folder: Path | None = None
+    downloads: bool = True
     threads: int | None = None
     encoder_provider: str = CPU
     formats: tuple[str, ...] = ("txt",)
@@ -135,7 +131,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     is_alone = len(files) == 1 and not failed
     _check(request, files)
     targets = output_paths(files, request.folder, request.formats)
-    path = _model_path(request)
+    path = None if request.model is None else _model_path(request)
     work = list(zip(files, targets, strict=True))
     if request.skips_existing:
         work = [(source, paths) for source, paths in work if not all(map(os.path.exists, paths.values()))]
@@ -147,6 +143,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
             try:
                 with open_audio(source, raw=request.raw) as stream:
                     if model is None:
+                        path = path or _model_path(request)  # a model is fetched for audio that can be read
                         model = WhisperModel(
                             path, cpu_threads=request.threads or 0, encoder_provider=request.encoder_provider
                         )
@@ -193,7 +190,6 @@ class _Run:
             self._streamed = coloured_text(self._tokenizer, source_names(drafter), has_colours=_no_colours() is None)
         self._segments: list[Segment] = []
         self._n_segments = 0
-        self._n_tokens, self._logprobs = 0, 0.0
         self._done_s = 0.0
         self._written = paths
         self._stopped_by: BaseException | None = None
@@ -223,8 +219,6 @@ class _Run:
         try:
             for segment in self._call:
                 self._n_segments += 1
-                self._n_tokens += len(segment.tokens)
-                self._logprobs += segment.avg_logprob * len(segment.tokens)
                 self._advance(segment.end)
                 yield segment
         except (KeyboardInterrupt, Interrupted) as error:
@@ -252,8 +246,6 @@ class _Run:
                     self._remark(f"{self._tally.mark}wrote {', '.join(map(str, self._written.values()))}")
         elif self._streamed is None:
             _print(render(request.formats[0], self._transcript()))
-        if request.model is None and self._n_tokens >= _DEMO_FEWEST and self._logprobs < _DEMO_UNSURE * self._n_tokens:
-            self._remark(f"{name}: this does not sound like what the demo model knows; the text may be nonsense")
         self._tally.done(self._duration_s())
         if request.verbose:
             self._remark(f"{name}: {describe(said, self._duration_s(), self._n_segments)}")
@@ -328,11 +320,16 @@ def _check(request: Request, files: list[str]) -> None:
 
 
 def _model_path(request: Request) -> Path:
-    if request.model is None:
-        return store.default()
-    if request.model_folder is not None and (request.model_folder / request.model).is_dir():
+    if (
+        request.model is not None
+        and request.model_folder is not None
+        and (request.model_folder / request.model).is_dir()
+    ):
         return request.model_folder / request.model
-    return store.find(request.model)
+    options = request.options
+    return model_path(
+        request.model, language=options.language, task=options.task, download=request.downloads, quiet=request.quiet
+    )
 
 
 def _say_what_is_used(
@@ -341,13 +338,8 @@ def _say_what_is_used(
     """The colours of drafters, and the model."""
     if request.options.draft_sources:
         notify(_no_colours() or legend(source_names(drafter)))
-    if request.model is None:
-        remark(DEMO_NOTICE)
-        asked = request.options
-        if (asked.language or "en").lower() not in ("en", "english") or asked.task != "transcribe":
-            remark("the demo model knows English alone and does not translate: expect nonsense")
-    elif request.verbose:
-        remark(f"model {request.model}: {path}")
+    if request.verbose:
+        remark(f"model {request.model or path.name}: {path}")
 
 
 def _no_colours() -> str | None:

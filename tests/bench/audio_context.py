@@ -92,7 +92,7 @@ def measure(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default=store.DEFAULT)
+    parser.add_argument("model", nargs="?", default="demo")
     parser.add_argument("--speech", type=Path, required=True, metavar="FOLDER", help="shards of spoken utterances")
     parser.add_argument("--domains", help="which shards, with commas  [all]")
     parser.add_argument("--limit", type=int, default=60, help="recordings of a shard")

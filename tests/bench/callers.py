@@ -42,7 +42,6 @@ from bench.rounds import print_json  # noqa: E402
 
 from specedge import WhisperModel  # noqa: E402
 from specedge.export.training.corpus import load_shards  # noqa: E402
-from specedge.models import store  # noqa: E402
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window  # noqa: E402
 from specedge.runtime.decoding.drafter import TargetModel  # noqa: E402
 from specedge.runtime.decoding.presets import window_rules  # noqa: E402
@@ -51,6 +50,7 @@ from specedge.runtime.engine.engine import Engine, Features, State  # noqa: E402
 from specedge.runtime.engine.scheduler import Pass, Scheduler  # noqa: E402
 from specedge.runtime.options import TranscribeOptions  # noqa: E402
 from support.exported import PRECISIONS, bundle  # noqa: E402
+from support.paths import samples  # noqa: E402
 
 MOST_TEXTS, MOST_ROWS, MOST_PAST, MOST_WINDOWS = 16, 8, 400, 8
 
@@ -284,7 +284,7 @@ def main() -> int:
 
 def _sounds(given: argparse.Namespace) -> list[Any]:
     if given.speech is None:
-        files = store.samples()
+        files = samples()
         return [str(files[i % len(files)]) for i in range(given.limit)]
     sounds = [
         one.sound()

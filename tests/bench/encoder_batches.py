@@ -192,7 +192,7 @@ def windows_of(path: str, manifest: Any, n_windows: int) -> list[Floats]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", nargs="?", default=store.DEFAULT, help="name or folder  [demo]")
+    parser.add_argument("bundle", nargs="?", default="demo", help="name or folder  [demo]")
     parser.add_argument("--audio", required=True, metavar="FILE")
     parser.add_argument("--windows", type=int, default=8, metavar="N")
     parser.add_argument("--drafter", default="none")

@@ -47,9 +47,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from specedge.fleet import transcribe  # noqa: E402
-from specedge.models import store  # noqa: E402
 from specedge.runtime.audio.audio import decode_audio  # noqa: E402
 from support.fleets import Serial  # noqa: E402
+from support.paths import samples  # noqa: E402
 from support.sound import wav_bytes  # noqa: E402
 
 CODES = {1, 5, -signal.SIGKILL}
@@ -66,9 +66,9 @@ sys.addaudithook(hook)
 def make_archive(folder: Path, n_good: int, n_poison: int, rng: random.Random) -> None:
     """Files of one or two sentences, each with silences of its own."""
     folder.mkdir()
-    samples = [decode_audio(str(path)) for path in store.samples()]
+    recordings = [decode_audio(str(path)) for path in samples()]
     for number in range(n_good + n_poison):
-        turns = [np.pad(rng.choice(samples), (0, rng.randint(2000, 16000))) for _ in range(rng.randint(1, 2))]
+        turns = [np.pad(rng.choice(recordings), (0, rng.randint(2000, 16000))) for _ in range(rng.randint(1, 2))]
         name = f"{number:03d}.wav" if number < n_good else f"poison{number:03d}.wav"
         (folder / name).write_bytes(wav_bytes(np.concatenate(turns).astype(np.float32)))
 

@@ -32,9 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from specedge.fleet import transcribe  # noqa: E402
-from specedge.models import store  # noqa: E402
 from specedge.runtime.audio.audio import decode_audio  # noqa: E402
 from support.fleets import Serial  # noqa: E402
+from support.paths import samples  # noqa: E402
 from support.sound import wav_bytes  # noqa: E402
 
 TARGET = 0.95
@@ -44,12 +44,12 @@ _LONGEST = 20  # sentences in a file
 def make_archive(folder: Path, minutes: float) -> list[Path]:
     """Files of several lengths, longest first."""
     rng = random.Random(0)
-    samples = [decode_audio(str(path)) for path in store.samples()]
+    recordings = [decode_audio(str(path)) for path in samples()]
     folder.mkdir()
     paths: list[Path] = []
     n_samples = 0
     while n_samples < minutes * 60 * 16_000:
-        turns = [np.pad(rng.choice(samples), (0, rng.randint(4000, 16000))) for _ in range(rng.randint(1, _LONGEST))]
+        turns = [np.pad(rng.choice(recordings), (0, rng.randint(4000, 16000))) for _ in range(rng.randint(1, _LONGEST))]
         audio = np.concatenate(turns).astype(np.float32)
         n_samples += len(audio)
         paths.append(folder / f"{len(paths):04d}.wav")

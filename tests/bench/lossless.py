@@ -314,14 +314,14 @@ def by_model(model: WhisperModel, sound: Sound, arguments: dict[str, Any]) -> Ru
 
 def compare_speech(ledger: Ledger, n_tokens: int, seed: int, threads: int, folder: Path, shards: Path | None) -> None:
     """The bundled model: each case in turn on the next sound, and every third sound by WhisperModel too."""
-    bundle = Bundle.open(store.find(store.DEFAULT))
+    bundle = Bundle.open(store.find("demo"))
     raw = Engine(bundle, threads=threads)
     drafters = Drafters(bundle, folder)
     trained = [
         drafters.map_of(token_sentences(list_lines(f"{name}.train"), bundle.tokenizer), min_count=2)
         for name in ("maintenance", "notes")
     ]
-    model = WhisperModel(store.DEFAULT, cpu_threads=threads)
+    model = WhisperModel("demo", cpu_threads=threads)
     arguments: list[dict[str, Any]] = [
         {"language": "en"}, {"language": "en", "word_timestamps": True, "vad_filter": True},
     ]  # fmt: skip

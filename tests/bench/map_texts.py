@@ -19,13 +19,13 @@ from specedge.export.training.corpus import list_lines
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
-from specedge.models import store
 from specedge.runtime.bench.plots import Panel
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.device import DEFAULT_COSTS, CostTable, load_profile
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.transcripts import token_sentences
+from support.paths import DEMO
 
 __all__ = ["DOMAINS", "Bench", "Findings", "open_bench"]
 
@@ -122,7 +122,7 @@ def open_bench(
 ) -> Iterator[Bench]:
     """The bench for a bundle, None for the bundled one; prices are those given, else this device's where they were
     measured."""
-    opened = Bundle.open(bundle or store.default(), verify=False)
+    opened = Bundle.open(bundle or DEMO, verify=False)
     profile = load_profile(opened.digest, threads)
     costs, prices = DEFAULT_COSTS, "built-in table"
     if profile is not None:

@@ -270,7 +270,7 @@ def main() -> None:
     given = parser.parse_args()
     work: Path = given.work
     work.mkdir(parents=True, exist_ok=True)
-    demo = Bundle.open(store.find(store.DEFAULT))
+    demo = Bundle.open(store.find("demo"))
     audio = made(work / "audio", lambda out: write_recordings(out, given.speech, given.recordings))
     loops = made(work / "loops", lambda out: taught_to_loop(out, audio, demo, given.taught))
     short = work / "short"

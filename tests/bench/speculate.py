@@ -200,7 +200,7 @@ def _arguments() -> argparse.Namespace:
         description="\n\n".join([lines[0], *lines[2:]]), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="audio of the maps' domain")
-    parser.add_argument("-m", "--model", default=store.DEFAULT)
+    parser.add_argument("-m", "--model", default="demo")
     parser.add_argument("--speech", type=Path, nargs="+", default=[], metavar="FOLDER", help="spoken utterances")
     parser.add_argument("--domains", default="maintenance-dev,notes-dev,digits-dev", help="which shards, with commas")
     parser.add_argument("--made", metavar="KINDS", help=f"sounds without speech, of {', '.join(MADE)}, with commas")

@@ -20,6 +20,7 @@ from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
 from support.checkpoints import make_checkpoint
 from support.noise import SAMPLES
+from support.paths import DEMO, samples
 from support.providers import micro_with_plain
 from support.sound import wav_bytes
 
@@ -82,7 +83,7 @@ def test_peers_without_any_peer(micro: tuple[Path, Path]) -> None:
     assert found["ratios"] == {}
 
 
-DEMO = store.bundled() / store.DEFAULT
+DEMO = DEMO
 needs_demo = pytest.mark.skipif(not DEMO.is_dir(), reason="the bundled model is not in this tree")
 CHECKPOINT = HERE.parents[1] / "models" / "checkpoints" / "demo"
 
@@ -161,7 +162,7 @@ def test_startup(micro: tuple[Path, Path]) -> None:
 
 @pytest.mark.slow
 def test_first_run(micro: tuple[Path, Path]) -> None:
-    found = _json("first_run", micro[1], store.samples()[0], "--rounds", 1)
+    found = _json("first_run", micro[1], samples()[0], "--rounds", 1)
     assert set(found["median_s"]) == {"specedge, first", "specedge, again"} and len(set(found["texts"].values())) == 1
 
 
@@ -191,13 +192,13 @@ def test_lossless() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
 def test_lossless_on_speech() -> None:
     found = _json("lossless", "--tokens", 0, "--speech-tokens", 1)
     assert found["tokens_by_part"]["speech"] > 500 and found["different"] == found["dropped"] == 0
 
 
-@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
 def test_speculate(tmp_path: Path) -> None:
     build_map(tmp_path)
     arguments = ("--token-map", tmp_path / "x.tmap", "--rounds", 1, "--drafters", "tokenmap")
@@ -263,7 +264,7 @@ def test_true_shapes_of_none_that_there_is() -> None:
 
 
 def build_map(folder: Path) -> None:
-    opened = Bundle.open(store.find(store.DEFAULT), verify=False)
+    opened = Bundle.open(store.find("demo"), verify=False)
     eot = opened.tokenizer.special.eot
     sentence = opened.tokenizer.encode(" Replace the filter on pump four.")
     fingerprint = text_fingerprint(opened.tokenizer.ranks, eot)

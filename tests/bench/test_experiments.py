@@ -30,7 +30,6 @@ from hypothesis import strategies as st
 from specedge.export.export import export_to
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
-from specedge.models import store
 from specedge.runtime.bench.plots import Panel, svg
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
@@ -42,6 +41,7 @@ from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapO
 from support.checkpoints import SIZES as SHAPES
 from support.checkpoints import make_checkpoint
 from support.fake_engine import HashEngine, special_tokens
+from support.paths import DEMO
 from support.token_maps import make_map
 from support.tree import ROOT
 
@@ -243,7 +243,7 @@ def test_e3() -> None:
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random draft of the bundled model's windows and of English alone, which can learn."""
-    n_audio_ctx = Bundle.open(store.default()).manifest.dims.n_audio_ctx
+    n_audio_ctx = Bundle.open(DEMO).manifest.dims.n_audio_ctx
     shape = replace(SHAPES["micro"], n_audio_layer=1, n_text_layer=1, n_vocab=51864, n_audio_ctx=n_audio_ctx)
     folder = tmp_path_factory.mktemp("draft")
     with mock.patch.dict(SHAPES, {"variant": replace(shape, n_text_ctx=448)}):
@@ -276,7 +276,7 @@ def test_e5(draft: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_e8(tmp_path: Path) -> None:
-    folder = store.default()
+    folder = DEMO
     same, other = folder.parent / "demo-draft-same", folder.parent / "demo-draft"
     figures = _run("e8", "--draft-model", other, "--draft-same", same, "--plot", tmp_path / "plot.svg")
     for domain in ("maintenance", "notes"):

@@ -11,7 +11,7 @@ import pytest
 from bench import papers
 from bench.published.claim import Answer, Claim, answered, held_to
 
-from specedge.models import store
+from support.paths import DEMO
 
 E2 = {"thresholds": {name: {"1.0": [1, *rest]} for name, rest in (
     ("copied K/V", [10, 17, 20]), ("shared K/V, batch rows", [1, 2, 2]),
@@ -312,7 +312,7 @@ def test_results_of_other_settings_are_no_error() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
 def test_the_experiments_print_what_every_line_asks_for(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 
 import specedge
-from specedge.models import store
 from specedge.runtime.cli.main import main as command
+from support.paths import DEMO, samples
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = tuple(f"{ROOT / folder}/" for folder in ("runtime", "maps", "models"))
@@ -46,11 +46,11 @@ def calls_of(work: Callable[[], object]) -> Counter[str]:
 def main() -> None:
     """Count and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--audio", default=str(store.samples()[0]), help="default: the first bundled sample")
+    parser.add_argument("--audio", default=str(samples()[0]), help="default: the first bundled sample")
     parser.add_argument("--drafter", default="none")
     parser.add_argument("--files", action="store_true", help="list the calls of each file")
     given = parser.parse_args()
-    model = specedge.WhisperModel(str(store.default()))
+    model = specedge.WhisperModel(str(DEMO))
 
     def library() -> None:
         list(model.transcribe(given.audio, drafter=given.drafter)[0])

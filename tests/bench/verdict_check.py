@@ -24,7 +24,6 @@ from typing import Any
 
 from rounds import BenchError, print_json, print_table, run_text
 
-from specedge.models import store
 from specedge.runtime.bench.rounds import turned
 
 ALLOWED = 1.05  # times the best
@@ -35,7 +34,7 @@ def main() -> int:
     """Read the arguments, run the bench, check it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("audio", type=Path)
-    parser.add_argument("-m", "--model", default=store.DEFAULT)
+    parser.add_argument("-m", "--model", default="demo")
     parser.add_argument("-l", "--language", default="en")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--budget", type=float, default=150)

@@ -24,6 +24,7 @@ from specedge.compat.faster_whisper.tokenizer import Tokenizer
 from specedge.errors import BundleError
 from specedge.models import store
 from specedge.runtime.audio.mel import log_mel
+from support.paths import samples
 
 TEXT = " Call the maintenance crew to generator two."
 SUBMODULES = ("audio", "feature_extractor", "tokenizer", "transcribe", "utils", "vad", "version")
@@ -31,7 +32,7 @@ SUBMODULES = ("audio", "feature_extractor", "tokenizer", "transcribe", "utils", 
 
 @pytest.fixture(scope="module")
 def recording() -> Path:
-    return next(path for path in store.samples() if path.name == "maintenance.wav")
+    return next(path for path in samples() if path.name == "maintenance.wav")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from specedge.models import store
+from support.paths import samples
 from support.tree import ROOT
 
 pytestmark = pytest.mark.programs
@@ -76,7 +76,7 @@ def _named_in_path_files() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def recording() -> str:
-    return next(str(path) for path in store.samples() if path.name == "maintenance.wav")
+    return next(str(path) for path in samples() if path.name == "maintenance.wav")
 
 
 def _run(python: Path, *arguments: str | Path, options: tuple[str, ...] = ()) -> list[str]:

@@ -16,11 +16,11 @@ from specedge.export import alignment_heads
 from specedge.export.alignment_heads import best_heads, score_on_path
 from specedge.export.bundling import add_found_heads
 from specedge.export.export import export_to
-from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
 from support.exported import bundle, checkpoint
 from support.noise import noise
+from support.paths import samples
 from support.sound import wav_bytes
 from support.tree import ROOT
 
@@ -99,13 +99,13 @@ def test_word_times_of_the_demo_are_those_of_its_own_heads(tmp_path: Path) -> No
     generation = json.loads(path.read_text())
     own = {tuple(head) for head in generation.pop("alignment_heads")}
     path.write_text(json.dumps(generation))
-    made = export_to(str(source), tmp_path / "found", short_windows=True, find_heads=store.samples())
+    made = export_to(str(source), tmp_path / "found", short_windows=True, find_heads=samples())
     assert len(own & set(made.manifest.alignment_heads)) >= len(made.manifest.alignment_heads) / 2
     kept = WhisperModel(export_to(str(whole), tmp_path / "kept", short_windows=True).path)
     assert set(kept.bundle.manifest.alignment_heads) == own
     found = WhisperModel(made.path)
     errors = []
-    for sample in store.samples():
+    for sample in samples():
         words = [
             [word for segment in model.transcribe(str(sample), word_timestamps=True)[0] for word in segment.words or ()]
             for model in (found, kept)

@@ -14,11 +14,11 @@ from onnx import TensorProto
 from specedge.export.decoder_graph import self_attention
 from specedge.export.layers import few_rows8_product
 from specedge.export.onnx_builder import GraphBuilder
-from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import Dims
 from specedge.runtime.engine.engine import Engine
 from support.exported import PRECISIONS, bundle, noise_mel
+from support.paths import DEMO
 
 FLASH = "ORT_GQA_DISABLE_FLASH_ATTENTION"
 FLOAT = TensorProto.FLOAT
@@ -33,7 +33,7 @@ def _encoded(opened: Bundle, threads: int, n_frames: int) -> list[bytes]:
 
 @functools.cache
 def _demo() -> Bundle:
-    return Bundle.open(store.default())
+    return Bundle.open(DEMO)
 
 
 @pytest.mark.parametrize("n_frames", [1000, 577])

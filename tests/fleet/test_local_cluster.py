@@ -20,9 +20,9 @@ from specedge.errors import ResourceError
 from specedge.fleet import transcribe
 from specedge.fleet.cluster import local_cluster, remote_cluster
 from specedge.fleet.job import Job
-from specedge.models import store
 from specedge.runtime.audio.audio import decode_audio
 from support.fleets import Serial
+from support.paths import samples
 from support.sound import wav_bytes
 
 pytestmark = pytest.mark.slow
@@ -30,10 +30,10 @@ pytestmark = pytest.mark.slow
 
 def _archive(folder: Path, n_files: int) -> list[Path]:
     folder.mkdir()
-    samples = [decode_audio(str(path)) for path in store.samples()]
+    recordings = [decode_audio(str(path)) for path in samples()]
     paths = []
     for number in range(n_files):
-        turns = [np.pad(samples[(number + turn) % 2], (0, 4000 + 997 * number)) for turn in range(1 + number % 3)]
+        turns = [np.pad(recordings[(number + turn) % 2], (0, 4000 + 997 * number)) for turn in range(1 + number % 3)]
         paths.append(folder / f"{number}.wav")
         paths[-1].write_bytes(wav_bytes(np.concatenate(turns).astype(np.float32)))
     return paths
@@ -59,7 +59,7 @@ def test_two_processes_give_the_bytes_of_the_serial_run(tmp_path: Path) -> None:
 
 
 def test_a_long_file_is_split_and_joined_without_a_change(tmp_path: Path) -> None:
-    sample = decode_audio(str(store.samples()[0]))
+    sample = decode_audio(str(samples()[0]))
     long = np.concatenate([np.pad(sample, (0, 3000 + 211 * turn)) for turn in range(40)]).astype(np.float32)
     (tmp_path / "long.wav").write_bytes(wav_bytes(long))
     given = [tmp_path / "long.wav"]

@@ -14,8 +14,8 @@ from specedge.fleet import ray_cluster, transcribe
 from specedge.fleet.job import Outcome, Task
 from specedge.fleet.places import open_folder
 from specedge.fleet.ray_cluster import RayCluster
-from specedge.models import store
 from support.fleets import ANSWER, Serial
+from support.paths import samples
 
 
 class _Crashed(Exception):
@@ -158,7 +158,7 @@ def test_without_ray_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_ray_itself_gives_the_bytes_of_the_serial_run(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="ray is no part of the extras")
-    sample = [str(path) for path in store.samples()]
+    sample = [str(path) for path in samples()]
     records = list(transcribe(sample, tmp_path / "ray", cluster=RayCluster(num_cpus=2), language="en"))
     list(transcribe(sample, tmp_path / "serial", cluster=Serial(), language="en"))
     assert [record.state for record in records] == ["done"] * len(sample)

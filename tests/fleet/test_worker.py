@@ -16,10 +16,10 @@ import pytest
 import specedge
 from specedge.fleet import transcribe, worker
 from specedge.fleet.job import Job, Task, new_job
-from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from support import exported
 from support.fleets import Serial
+from support.paths import samples
 from support.providers import CpuBackend, micro_with_plain, take_for_openvino
 from support.sound import wav_bytes
 
@@ -86,7 +86,7 @@ def test_a_result_names_the_provider_that_its_features_are_from(
 
 
 def test_the_text_is_that_of_batched_mode(tmp_path: Path) -> None:
-    sample = str(store.samples()[0])
+    sample = str(samples()[0])
     (record,) = transcribe([sample], tmp_path / "out", cluster=Serial(), language="en")
     pipeline = specedge.BatchedInferencePipeline(specedge.WhisperModel("demo", cpu_threads=1))
     segments, _ = pipeline.transcribe(sample, language="en", without_timestamps=False)

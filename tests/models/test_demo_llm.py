@@ -9,6 +9,7 @@ import pytest
 
 from specedge import WhisperModel
 from specedge.models import store
+from support.paths import samples
 
 DRAFTERS = ("ngram", "tokenmap", "mtp-latent", "ctc", "draft", "cascade", "auto")
 
@@ -21,7 +22,7 @@ def model() -> Iterator[WhisperModel]:
 def heard(model: WhisperModel, **options: Any) -> list[tuple[str, list[int], float]]:
     """Text, tokens and mean log-probability of each segment of the samples."""
     found = []
-    for path in store.samples():
+    for path in samples():
         segments, _ = model.transcribe(path, **options)
         found += [(segment.text, list(segment.tokens), segment.avg_logprob) for segment in segments]
     return found
@@ -45,7 +46,7 @@ def test_no_drafter_changes_a_token(model: WhisperModel, options: dict[str, Any]
 
 
 def test_its_one_language_is_told_to_it(model: WhisperModel) -> None:
-    _, info = model.transcribe(store.samples()[0])
+    _, info = model.transcribe(samples()[0])
     assert (info.language, info.language_probability) == ("en", 1.0)
     assert heard(model, drafter="none") == heard(model, drafter="none", language="en")
 
@@ -53,7 +54,7 @@ def test_its_one_language_is_told_to_it(model: WhisperModel) -> None:
 @pytest.mark.parametrize("drafter", ["mtp-latent", "tokenmap", "draft"])
 def test_drafts_save_passes(model: WhisperModel, drafter: str) -> None:
     more = {"lookahead": 4} if drafter == "draft" else {}
-    for path in store.samples():
+    for path in samples():
         segments, info = model.transcribe(path, drafter=drafter, **more)
         list(segments)
         assert info.speculation["tokens_per_pass"] > 1.5, info.speculation

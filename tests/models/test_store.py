@@ -108,15 +108,6 @@ def test_a_folder_wins_then_the_store_then_the_package(tmp_path: Path, models: P
     assert store.find("demo") == models / "demo"
     make(tmp_path / "here" / "demo")
     assert store.find("demo") == Path("demo")
-    assert store.default() == models / "demo"  # nobody named it, so the current folder has no say
-
-
-def test_the_default_without_a_bundled_model(tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / "package")
-    with pytest.raises(
-        ModelError, match="'demo' is missing from this installation; get it with `specedge models pull tiny`"
-    ):
-        store.default()
 
 
 @pytest.mark.parametrize("name", ["tiny", "whisper-tiny", "TINY", "openai/whisper-tiny"])
@@ -285,12 +276,3 @@ def test_a_file_system_that_refuses(models: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ResourceError, match="cannot be removed .Permission denied.*is it in use"):
         store.remove("a")
     assert os.listdir(models) == ["a"] and (models / "a" / "specedge.json").exists()
-
-
-def test_samples_are_those_of_the_package(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="give audio of your own"):
-        store.samples()
-    for name in ("b.wav", "a.wav", "c.txt"):
-        (tmp_path / "package" / "samples").mkdir(exist_ok=True)
-        (tmp_path / "package" / "samples" / name).write_text("")
-    assert [path.name for path in store.samples()] == ["a.wav", "b.wav"]

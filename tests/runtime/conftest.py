@@ -25,6 +25,5 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int | None]]:
     monkeypatch.setattr(models, "load", load)
     monkeypatch.setattr(models, "make_drafter", scripted_drafter)
     monkeypatch.setattr(models, "choose_bundle", lambda path, **_: path)
-    monkeypatch.setattr(store, "default", lambda: Path("demo"))
     monkeypatch.setattr(store, "find", Path)
     return loaded

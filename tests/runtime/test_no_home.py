@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from specedge.models import store
+from support.paths import samples
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX users")
 
@@ -21,7 +22,6 @@ pwd.getpwuid = nobody
 from specedge.__main__ import main
 sys.exit(main())
 """
-NOTICE = "demo model, for"
 
 
 def run(*arguments: str, **variables: str) -> tuple[int, str, list[str]]:
@@ -30,13 +30,13 @@ def run(*arguments: str, **variables: str) -> tuple[int, str, list[str]]:
     environment = {name: value for name, value in os.environ.items() if name not in forgotten} | variables
     command = [sys.executable, "-c", PROCESS, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    lines = [line for line in done.stderr.splitlines() if NOTICE not in line]
+    lines = done.stderr.splitlines()
     assert len(lines) <= 1, lines
     return done.returncode, done.stdout, lines
 
 
 def test_the_bundled_model_and_a_folder_run(tmp_path: Path) -> None:
-    recording = str(store.samples()[0])
+    recording = str(samples()[0])
     code, text, lines = run("transcribe", recording)
     assert (code, lines) == (0, []) and text
     assert run("transcribe", recording, "-m", str(store.bundled() / "demo")) == (0, text, [])
@@ -45,7 +45,7 @@ def test_the_bundled_model_and_a_folder_run(tmp_path: Path) -> None:
 
 
 def test_what_would_be_kept_is_not_and_that_is_said_once() -> None:
-    code, text, (line,) = run("transcribe", str(store.samples()[0]), "--drafter", "ngram", "--remember")
+    code, text, (line,) = run("transcribe", str(samples()[0]), "--drafter", "ngram", "--remember")
     assert code == 0 and text
     assert line == (
         "specedge: warning: what is learned is not kept: this user has no home folder; "

@@ -11,16 +11,16 @@ import pytest
 import soxr
 
 from specedge import AudioError, SpeechRecognition, UsageError, WhisperModel, pipeline
-from specedge.models import store
 from specedge.runtime import pipeline as home
 from specedge.runtime.audio.audio import decode_audio
+from support.paths import samples
 
 TEXT = " Call the maintenance crew to generator two."
 
 
 @pytest.fixture(scope="module")
 def recording() -> Path:
-    return next(path for path in store.samples() if path.name == "maintenance.wav")
+    return next(path for path in samples() if path.name == "maintenance.wav")
 
 
 @pytest.fixture(scope="module")

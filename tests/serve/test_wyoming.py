@@ -18,9 +18,9 @@ from wyoming.info import Describe, Info
 from wyoming.ping import Ping, Pong
 
 import specedge
-from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.serve.names import SENTENCES, NameMaps
+from support.paths import DEMO
 from support.serving import MAINTENANCE, SAID, served
 
 SAMPLES = (specedge.decode_audio(MAINTENANCE) * 32767).astype("<i2")
@@ -115,7 +115,7 @@ def test_stdio() -> None:
 
 
 def test_names_become_drafts_and_are_made_once(tmp_path: Path) -> None:
-    bundle = Bundle.open(store.default())
+    bundle = Bundle.open(DEMO)
     maps = NameMaps(tmp_path)
     path = maps.map_of(["Kitchen Lamp", "Hall"], bundle)
     assert path is not None and maps.map_of(["Hall", "Kitchen Lamp", " "], bundle) == path

@@ -74,7 +74,6 @@ def wav(path: Path | str, duration_s: float = 2.0) -> str:
 
 
 def main() -> int:
-    from specedge.models import store
     from specedge.runtime import model
     from specedge.runtime.cli.main import main as specedge_main
 
@@ -85,7 +84,6 @@ def main() -> int:
     model.load = lambda path, threads, budget_bytes, encoder_provider: fake_model(delay_s)  # type: ignore[assignment]
     model.choose_bundle = lambda path, **_: path  # type: ignore[assignment]
     model.make_drafter = scripted_drafter  # type: ignore[assignment]
-    store.default = lambda: Path("demo")
     return specedge_main(sys.argv[split + 1 :])
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-_SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+_ROOT = Path(__file__).resolve().parents[2]
+DEMO = _ROOT / "models" / "bundled" / "demo"
+_SHARED = _ROOT.parent / "shared"
 
 
 def shared(*parts: str) -> Path:
@@ -15,3 +17,8 @@ def shared(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"{Path('shared', *parts).as_posix()} is not beside this tree")
     return path
+
+
+def samples() -> tuple[Path, ...]:
+    """The recordings of sentences that the demo knows."""
+    return tuple(sorted((_ROOT / "models" / "bundled" / "samples").glob("*.wav")))

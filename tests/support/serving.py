@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specedge.models import store
+from support.paths import samples
 
-MAINTENANCE, NOTES = (next(p for p in store.samples() if p.stem == name) for name in ("maintenance", "notes"))
+MAINTENANCE, NOTES = (next(p for p in samples() if p.stem == name) for name in ("maintenance", "notes"))
 SAID = "Call the maintenance crew to generator two."
 PATHS = re.compile(r"/(?:tmp|home|root|work|usr|var|opt)/|\.tmap|specedge-serve-|site-packages")
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from specedge.models import store
 from specedge.runtime.cli.main import main
+from support.paths import samples
 
 TEXT = "Call the maintenance crew\nto generator two."
 
 
 @pytest.fixture
 def recording() -> str:
-    return next(str(path) for path in store.samples() if path.name == "maintenance.wav")
+    return next(str(path) for path in samples() if path.name == "maintenance.wav")
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 import soundfile
 
 import specedge
-from specedge.models import store
 from specedge.runtime.cli import main
+from support.paths import DEMO
 from support.tree import ROOT
 
 SAMPLES = ROOT / "models" / "bundled" / "samples"
@@ -35,7 +35,7 @@ def test_it_writes_what_the_pipeline_says(audio: Path, capsys: pytest.CaptureFix
         assert err == ""
         written.append(json.loads(out))
     assert written[0]["segments"] == written[1]["segments"]
-    model = specedge.WhisperModel(str(store.default()), cpu_threads=1)
+    model = specedge.WhisperModel(str(DEMO), cpu_threads=1)
     segments, info = specedge.BatchedInferencePipeline(model).transcribe(str(audio), without_timestamps=False)
     expected = [(segment.id - 1, segment.text, segment.tokens) for segment in segments]
     assert [(one["id"], one["text"], one["tokens"]) for one in written[0]["segments"]] == expected

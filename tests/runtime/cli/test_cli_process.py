@@ -53,8 +53,7 @@ def _segments_after_ctrl_c(process: subprocess.Popen[str]) -> tuple[str, str]:
 def test_ctrl_c_leaves_the_segments_printed(here: Path) -> None:
     command = [sys.executable, str(FAKE_CLI), "--delay", "0.05", "--", "transcribe", wav("a.wav", 600), "-f", "srt"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stderr is not None
-    assert "demo model" in process.stderr.readline()
+    assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(4)][::3] == ["1\n", "\n"]
     out, err = _segments_after_ctrl_c(process)
     assert re.fullmatch(r"specedge: interrupted: a\.wav at 0:0\d of 10:00\n", err)
@@ -67,7 +66,7 @@ def test_ctrl_c_leaves_the_segments_done_in_files(here: Path) -> None:
     # The model's first window takes 0.4 s; printing what it did shows that it is on its way.
     command = [sys.executable, str(FAKE_CLI), "--delay", "0.05", "--", "transcribe", wav("a.wav", 600), *extra]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None and "demo model" in process.stderr.readline()
+    assert process.stderr is not None and "model demo" in process.stderr.readline()
     time.sleep(1.5)
     out, err = _segments_after_ctrl_c(process)
     assert out == "" and re.search(r"^specedge: interrupted: a\.wav at 0:0\d of 10:00\n\Z", err, re.MULTILINE)
@@ -100,7 +99,7 @@ def test_a_signal_leaves_the_segments_done_in_files(here: Path, number: int, ext
     command += ["-o", "out", "-f", "json,srt", *extra]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 128 + number and done.stdout == ""
-    assert re.search(r"\nspecedge: interrupted: a\.wav at \d:\d\d of 2:00\n\Z", done.stderr)
+    assert re.search(r"^specedge: interrupted: a\.wav at \d:\d\d of 2:00\n\Z", done.stderr, re.MULTILINE)
     value = json.loads(Path("out/a.json").read_text())
     assert value["interrupted"] is True and value["segments"]
     assert Path("out/a.srt").read_text().count("-->") == len(value["segments"])
@@ -111,7 +110,7 @@ def test_a_signal_leaves_the_segments_done_in_files(here: Path, number: int, ext
 def test_ctrl_c_before_the_first_segment_writes_nothing(here: Path) -> None:
     command = [sys.executable, str(FAKE_CLI), "--delay", "9", "--", "transcribe", wav("a.wav", 600), "-o", "out"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None and "demo model" in process.stderr.readline()
+    assert process.stderr is not None and "model demo" in process.stderr.readline()
     time.sleep(0.3)
     assert _segments_after_ctrl_c(process) == ("", "specedge: interrupted: a.wav at 0:00 of 10:00\n")
     assert os.listdir("out") == []

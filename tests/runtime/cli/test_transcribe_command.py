@@ -244,29 +244,6 @@ def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str], says: Any) -> Non
     assert run(capsys, "a.wav", "--verbose", "False")[1] == ""
 
 
-@pytest.mark.parametrize(("logprob", "n_tokens", "is_said"), [(-0.9, 20, True), (-0.3, 20, False), (-0.9, 3, False)])
-def test_the_demo_says_when_it_hears_other_speech(
-    capsys: pytest.CaptureFixture[str], says: Any, logprob: float, n_tokens: int, is_said: bool
-) -> None:
-    segment = dataclasses.replace(spoken(0.0, " the"), avg_logprob=logprob, tokens=[5] * n_tokens)
-    says(segment)
-    assert main.main(["transcribe", wav("a.wav")]) == 0
-    assert ("does not sound like what the demo model knows" in capsys.readouterr().err) == is_said
-    says(segment)
-    assert "does not sound" not in run(capsys, "a.wav")[1], "of another model nothing is known"
-
-
-@pytest.mark.parametrize(
-    ("options", "is_said"), [(("-l", "de"), True), (("--task", "translate"), True), (("-l", "en"), False)]
-)
-def test_the_demo_says_that_it_knows_english_alone(
-    capsys: pytest.CaptureFixture[str], says: Any, options: tuple[str, ...], is_said: bool
-) -> None:
-    says(spoken(0.0, " the"))
-    assert main.main(["transcribe", wav("a.wav"), *options]) == 0
-    assert ("knows English alone" in capsys.readouterr().err) == is_said
-
-
 def test_quiet_hides_warnings_of_the_library_and_only_for_this_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
 ) -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from specedge import WhisperModel
 from specedge.errors import ExactnessError
-from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.drafter import EmptyDrafter, TargetModel
@@ -26,8 +25,9 @@ from specedge.runtime.engine.engine import Engine, State
 from specedge.runtime.engine.exactness import answer_path, probe_shortly, rows_are_exact
 from specedge.runtime.options import DrafterOptions
 from support.exported import PRECISIONS, bundle
+from support.paths import DEMO, samples
 
-SAMPLE = str(store.samples()[0])
+SAMPLE = str(samples()[0])
 
 
 class CoupledRows(Engine):
@@ -166,7 +166,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
 
 
 def test_nobody_asks_for_plain_decoding(cache: Path, forgetful: None, probes: list[Engine]) -> None:
-    model = WhisperModel(str(store.default()), cpu_threads=1)
+    model = WhisperModel(str(DEMO), cpu_threads=1)
     segments, _ = model.transcribe(SAMPLE, drafter="none")
     assert list(segments) and not probes
 
@@ -244,7 +244,7 @@ def test_no_drafter_drafts_unasked(cache: Path, forgetful: None, caplog: pytest.
 def test_the_command_says_so_in_a_line(
     cache: Path, forgetful: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    say_inexact(Bundle.open(store.default()), threads_allowed())
+    say_inexact(Bundle.open(DEMO), threads_allowed())
     said = []
     for arguments, code in (
         (["--drafter", "tokenmap"], 4),
@@ -253,7 +253,7 @@ def test_the_command_says_so_in_a_line(
         (["--drafter", "none", "-f", "json"], 0),
     ):
         monkeypatch.setattr("specedge.runtime.engine.exactness._known", {})
-        assert main(["transcribe", SAMPLE, "-m", str(store.default()), *arguments]) == code
+        assert main(["transcribe", SAMPLE, "-m", str(DEMO), *arguments]) == code
         said.append(capsys.readouterr())
     refused, auto, allowed, plain = said
     assert refused.err.count("\n") == 1 and "--allow-inexact" in refused.err and not refused.out

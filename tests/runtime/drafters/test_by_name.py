@@ -25,6 +25,7 @@ from specedge.runtime.verdict import BenchVerdict as BenchVerdict
 from specedge.runtime.verdict import save_verdict
 from support.exported import bundle
 from support.noise import SAMPLES
+from support.paths import DEMO
 
 
 def here() -> TargetModel:
@@ -123,7 +124,7 @@ def test_maps_that_cannot_be_used(token_map: Path, foreign_map: Path, tmp_path: 
         assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
 
 
-@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
 def test_the_command_refuses_a_map_of_another_vocabulary_in_one_line(
     foreign_map: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,9 +162,9 @@ def test_runnable_are_those_that_need_nothing_else(token_map: Path) -> None:
     assert runnable(bundle(), DrafterOptions("draft", draft_model="tiny")) == ("none", "ngram", "draft", "cascade")
 
 
-@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
 def test_the_bundled_model_brings_what_its_card_says() -> None:
-    opened = Bundle.open(store.bundled() / store.DEFAULT, verify=False)
+    opened = Bundle.open(DEMO, verify=False)
     assert runnable(opened, DrafterOptions()) == ("none", "ngram", "tokenmap", "ctc", *HEAD_KINDS, "cascade")
 
 
@@ -199,10 +200,10 @@ def test_a_cascade_is_made_of_what_there_is_and_closes_it(token_map: Path, monke
     assert alone.sources == ("recycled", "earlier", "ngram")  # type: ignore[attr-defined]
 
 
-@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
 def test_a_cascade_has_heads_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a large decoder a block's own layer takes little, and its heads foresee most."""
-    opened = Bundle.open(store.bundled() / store.DEFAULT, verify=False)
+    opened = Bundle.open(DEMO, verify=False)
     sources = ("earlier", "ctc")  # what is heard is rescored with maps and n-grams, and taken up again when refused
 
     def heads(*, weighs: bool = True) -> tuple[str, ...]:
@@ -242,9 +243,9 @@ def test_auto_has_what_the_model_has_and_begins_with_what_was_measured_here(toke
     assert make_drafter(replace(with_map, token_maps=[token_map]), here()).sources == ("earlier", "tokenmap", "ngram")
 
 
-@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
 def test_auto_hears_first_where_there_is_a_head() -> None:
-    opened = Bundle.open(store.bundled() / store.DEFAULT, verify=False)
+    opened = Bundle.open(DEMO, verify=False)
     made = make_drafter("auto", TargetModel(opened, threads=2))
     made.close()
     assert made.sources == ("earlier", "ctc", "mtp-latent", "tokenmap")

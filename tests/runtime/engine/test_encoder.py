@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
-from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine import engine as engine_module
 from specedge.runtime.engine.engine import Engine, Features
 from support.exported import PRECISIONS, bundle, engine, noise_mel
+from support.paths import DEMO
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_windows_encoded_together_have_the_bits_of_their_own(
 
 
 def test_the_bundled_model_shares_passes_or_proves_that_it_cannot(passes: list[int]) -> None:
-    opened = Bundle.open(store.default())
+    opened = Bundle.open(DEMO)
     made = Engine(opened, threads=2)
     windows = [noise_mel(made.dims.n_mels, opened.manifest.n_frames, seed=seed) for seed in range(4)]
     alone = [made.encode(window) for window in windows]

@@ -15,12 +15,12 @@ import pytest
 
 import specedge
 from specedge.errors import Interrupted, UsageError
-from specedge.models import store
 from specedge.runtime.engine import budget
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.kv_cache import MAX_TEXTS
 from specedge.runtime.engine.scheduler import Pass, Scheduler
 from support import exported
+from support.paths import DEMO, samples
 
 RATE = 16_000
 WAIT_S = 60
@@ -76,8 +76,8 @@ def check_that_nothing_is_left(engine: Engine) -> None:
 
 def speech() -> list[Any]:
     """Ends of the bundled recordings."""
-    samples = [specedge.decode_audio(str(path)) for path in store.samples()]
-    return [sample[round(len(sample) * start) :] for sample in samples for start in (0, 0.3, 0.6)]
+    recordings = [specedge.decode_audio(str(path)) for path in samples()]
+    return [sample[round(len(sample) * start) :] for sample in recordings for start in (0, 0.3, 0.6)]
 
 
 def play(
@@ -135,7 +135,7 @@ def test_sixteen_callers_who_come_and_go() -> None:
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(3))
 def test_sixteen_callers_of_every_kind_for_long(seed: int) -> None:
-    model = specedge.WhisperModel(str(store.default()), cpu_threads=1 + seed % 2)
+    model = specedge.WhisperModel(str(DEMO), cpu_threads=1 + seed % 2)
     drafters = [{"drafter": name} for name in ("none", "none", "tokenmap", "ctc", "cascade", "ngram")]
     play(model, speech(), [*drafters, {"beam_size": 3}, {"word_timestamps": True}], n_texts=12, seed=seed)
 

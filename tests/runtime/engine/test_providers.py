@@ -30,6 +30,7 @@ from specedge.runtime.engine.provider_task import Place
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import ENCODER_PROVIDERS, DrafterOptions
 from support.exported import bundle
+from support.paths import samples
 from support.providers import CpuBackend, demo_with_plain, micro_with_plain, take_for_openvino
 
 needs_openvino = pytest.mark.skipif(
@@ -257,7 +258,7 @@ def test_no_drafter_changes_a_text_behind_openvino(tmp_path: Path) -> None:
     def said(drafter: str, context: str) -> list[object]:
         options = {"draft_model": draft} if drafter in ("draft", "cascade") else {}
         found: list[object] = []
-        for sample in store.samples():
+        for sample in samples():
             segments, _ = model.transcribe(
                 str(sample), language="en", drafter=drafter, audio_context=context, **options
             )

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from specedge import WhisperModel
-from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
 from specedge.runtime.device import Profile, save_profile, threads_allowed
 from specedge.runtime.engine import engine as engine_module
 from specedge.runtime.engine import speech
 from specedge.runtime.engine.calibrate import PASS_ROWS
+from support.paths import DEMO, samples
 
-SAMPLE = str(store.samples()[0])
+SAMPLE = str(samples()[0])
 DRAFTERS = ("none", "auto", "tokenmap", "cascade")
 
 
@@ -60,7 +60,7 @@ def test_auto_and_none_run_with_the_same_threads_and_give_the_same(
     """`auto` alone took the quickest calibrated number, and the number of threads was part of the bits."""
     monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path))
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    bundle = Bundle.open(store.default())
+    bundle = Bundle.open(DEMO)
     for threads, seconds in pass_s.items():
         save_profile(bundle.digest, profile(threads, seconds))
     found = []

