@@ -5,7 +5,7 @@ that fails is one line on standard error and the others go on; a lone input that
 are printed as they come. Files are written when an input is done, each whole or not at all. Ctrl-C and SIGTERM are ends
 like any other: what was decided up to then is printed and written, and the error says how far that is.
 
-An output is named as openai-whisper names it: the input's name without its extension, in one folder.
+How outputs are named: `output_names`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specedge.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
-from specedge.files import check_output, identities
 from specedge.models import store
 
 from ..audio.audio import STDIN, AudioStream, RawFormat, expand_folders, open_audio
@@ -29,50 +28,12 @@ from ..interrupt import interruption
 from ..longform.segments import Segment
 from ..model import TranscriptionRun, WhisperModel, vad_options
 from ..options import CPU, DrafterOptions, TranscribeOptions
-from ..output.formats import KINDS, STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
+from ..output.formats import STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
 from ..output.report import coloured_text, describe, legend, source_names, statistics, timed_text
+from .output_names import output_paths
 from .tally import Tally
 
-__all__ = ["Request", "output_paths", "transcribe_files"]
-
-
-def output_paths(sources: Sequence[str], folder: Path | None, formats: Sequence[str]) -> list[Mapping[str, Path]]:
-    """For each source the output file of each format, none where `folder` is None: standard output. Makes the folder.
-
-    Raises UsageError when two inputs would share an output, an output would replace an input or a file that is no
-    transcript in its format, or standard input is named twice; ResourceError when the folder cannot be made.
-    """
-    if list(sources).count(STDIN) > 1:
-        raise UsageError("'-' is given twice: standard input can be read once")
-    if folder is None:
-        return [{} for _ in sources]
-    taken: dict[str, str] = {}
-    targets: list[Mapping[str, Path]] = []
-    for source in sources:
-        stem = "stdin" if source == STDIN else Path(source).stem
-        paths: Mapping[str, Path] = {format: folder / f"{stem}.{format}" for format in formats}
-        first = paths[formats[0]]
-        other = taken.setdefault(stem.casefold(), source)  # one file on macOS and Windows
-        if len(taken) == len(targets):
-            raise UsageError(
-                f"{other} and {source} would both be written to {first}: rename one, or use two runs with different -o"
-            )
-        targets.append(paths)
-    inputs = identities(source for source in sources if source != STDIN)
-    for paths in targets:
-        for format, path in paths.items():
-            check_output(path, KINDS[format], inputs=inputs)
-    _make_folder(folder)
-    return targets
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise UsageError(f"-o {folder}: this is a file, expected a folder") from None
-    except OSError as error:
-        raise ResourceError(f"cannot make the folder {folder}: {error.strerror or error}; choose another -o") from None
+__all__ = ["Request", "transcribe_files"]
 
 
 # Of the demo on 12 sentences that it knows -0.23 to -0.39, on 16 pieces of other speech -0.52 to -1.19. Single words
@@ -134,7 +95,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     files = expand_folders(request.files, notify=remark, report=fail)
     is_alone = len(files) == 1 and not failed
     _check(request, files)
-    targets = output_paths(files, request.folder, request.formats)
+    targets = output_paths(files, request.folder, request.formats, request.files)
     path = _model_path(request)
     work = list(zip(files, targets, strict=True))
     if request.skips_existing:

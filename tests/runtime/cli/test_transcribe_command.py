@@ -166,6 +166,17 @@ def test_a_folder_of_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "specedge: talks: 3 audio files" and len(lines) == 5 and "bad.wav" in lines[3]
 
 
+def test_recordings_of_one_name_keep_their_folders(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a/talk.wav", "b/talk.wav", "talks/mon/1.wav"):
+        os.makedirs(os.path.dirname(name))
+        wav(name)
+    run(capsys, "a/talk.wav", "b/talk.wav", "talks", "-o", "out")
+    written = sorted(path.as_posix() for path in Path("out").rglob("*.txt"))
+    assert written == ["out/a/talk.txt", "out/b/talk.txt", "out/mon/1.txt"]
+    _, err = run(capsys, "a/talk.wav", "b/talk.wav", "talks", "-o", "out", "--skip-existing")
+    assert err.splitlines()[-1] == "specedge: 0 done, 3 left out"
+
+
 def test_an_empty_folder_among_others(capsys: pytest.CaptureFixture[str]) -> None:
     os.mkdir("nothing")
     out, err = run(capsys, "nothing", wav("a.wav"), code=1)
