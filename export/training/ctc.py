@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from specedge.errors import UsageError
 from specedge.files import check_output, identities
 from specedge.runtime.bundle.dims import ChunkDims
-from specedge.runtime.console import Progress
 from specedge.runtime.drafters.ctc.head import BLANK
 from specedge.runtime.text.words import edit_distance
 
@@ -216,7 +215,10 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
         self.net.eval()
         with torch.no_grad():
             parts = [self.held[at : at + 16] for at in range(0, len(self.held), 16)]
-            loss = sum(float(self.loss(part)) * len(part) for part in parts) / len(self.held)
+            loss = 0.0
+            for part in parts:
+                loss += float(self.loss(part)) * len(part) / len(self.held)
+                self.tick()
         self.figures.append(loss)
         self.keep(loss)
 
@@ -326,7 +328,7 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
     bundle = bundle_of(course.source, course.work)
     encoder = encoder_weights_sha256(bundle.manifest, bundle.path)
     identity = {"encoder": encoder, **course.identity(bundle)}
-    with Progress(course.hours * 3600, "s", "transcribe and encode", is_time=True) as progress:
+    with course.progress("transcribe and encode") as progress:
         wanted = course.collection(bundle, course.windows(bundle, plan.seed), course.work, identity, progress)
         collect_features(wanted, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed)
     torch.set_num_threads(course.n_threads)

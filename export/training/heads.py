@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from specedge.errors import UsageError
 from specedge.files import check_output, identities, publishing
-from specedge.runtime.console import Progress
 from specedge.runtime.options import BLOCK_KIND
 
 from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint, open_heads
@@ -131,6 +130,7 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
                 found = self._losses(self._batch(self.held[at : at + self.plan.n_batch]))
                 losses, n_right, n = (torch.stack(column).float() for column in zip(*found, strict=True))
                 total, right, count = total + losses * n, right + n_right, count + n
+                self.tick()
         loss = float(self._weighed(total / count.clamp(min=1)))
         if self.keep(loss):
             self.figures = (right / count.clamp(min=1)).tolist()
@@ -481,7 +481,7 @@ def _until(windows: Iterator[Float], hours: float) -> Iterator[Float]:
 def _nbest(course: Course, plan: MwerPlan, heads: NetGuesses) -> list[NBest]:
     """The heads' N-best lists of the audio."""
     bundle = bundle_of(course.source, course.work)
-    with Progress(course.hours * 3600, "s", "search", is_time=True) as progress:
+    with course.progress("search") as progress:
         windows = _until(course.windows(bundle, plan.seed), course.hours)
         return list(nbest_lists(windows, course.target(bundle), heads, plan, progress.update_to))
 

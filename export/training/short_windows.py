@@ -31,6 +31,7 @@ from specedge.runtime.text.words import word_errors
 from ..checkpoint import open_checkpoint
 from .checkpoint_files import SHORT_WINDOWS, check_out, write_checkpoint
 from .corpus import RATE_HZ
+from .curve import EVERY_S
 from .early_stopping import EarlyStopping, Plan, split
 from .features import LEFT_OUT, Course, Float, Target, bundle_in, collect_mels, is_checkpoint, load_mels
 from .nets import DraftNet, EncoderNet, decoder_of, encoder_of
@@ -121,7 +122,10 @@ class ShortWindowTrainer(EarlyStopping[HeardMel, WhisperNet]):
     def judge(self) -> None:
         self.net.eval()
         with torch.no_grad():
-            losses = [float(self._difference(one, one.n_ctx)) for one in self.held]
+            losses = []
+            for one in self.held:
+                losses.append(float(self._difference(one, one.n_ctx)))
+                self.tick()
         loss = sum(losses) / len(losses)
         if self.keep(loss):
             self.figures = [*(self.figures[:1] or [loss]), loss]
@@ -207,7 +211,7 @@ def train_short_windows(course: Course, out: Path, plan: ShortPlan) -> TrainedFo
 def _heard(course: Course, bundle: Bundle, seed: int) -> list[HeardMel]:
     """The audio in pieces of many lengths and what the target says of them, from the work folder as far as there."""
     identity = {**course.identity(bundle), "seed": str(seed)}
-    with Progress(course.hours * 3600, "s", "transcribe", is_time=True) as progress:
+    with course.progress("transcribe") as progress:
         windows = _shortened(course.windows(bundle, seed), bundle.manifest.n_samples, seed)
         collect_mels(course.collection(bundle, windows, course.work / "mels", identity, progress))
     return [HeardMel(mel=mel, ids=ids, source=source) for mel, ids, source in load_mels(course.work / "mels")]
@@ -247,7 +251,7 @@ def _finished(
     with open_checkpoint(str(out)) as trained, tempfile.TemporaryDirectory(dir=course.work) as folder:
         after = bundle_in(Path(folder), trained, "trained")
         texts: dict[tuple[bool, bool], list[str]] = {}
-        with Progress(4 * len(held), "windows", "word errors") as progress:
+        with Progress(4 * len(held), "windows", "word errors", every_s=EVERY_S) as progress:
             for is_trained, bundle in ((False, before), (True, after)):
                 listener = Listener(course.target(bundle))
                 for is_cut in (False, True):
