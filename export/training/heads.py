@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from specedge.errors import UsageError
 from specedge.files import check_output, identities, publishing
+from specedge.runtime.device import DEFAULT_COSTS
 from specedge.runtime.options import BLOCK_KIND
 
 from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint, open_heads
@@ -36,6 +37,7 @@ from .features import LEFT_OUT, Course, Float, HiddenText, bundle_of, heard_text
 from .labels import IGNORE
 from .mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists, places_of
 from .nets import Block, DraftNet, HeadNet, decoder_of, vocabulary_matrix
+from .worth import Worth, of_rates
 
 N = TypeVar("N", bound=HeadNet)
 _MOST_JUDGED = 160  # held-out texts of an evaluation
@@ -298,18 +300,22 @@ class TrainedHeads:
     agreement: float | None = None
 
     @property
+    def worth(self) -> Worth:
+        """What drafts of the heads would save, on a usual machine."""
+        return of_rates(self.hit_rates, DEFAULT_COSTS)
+
+    @property
     def line(self) -> str:
         """All of it for a reader."""
         rates = ", ".join(f"{rate:.0%}" for rate in self.hit_rates)
         line = (
-            f"{self.path}: {self.n_texts} texts, {self.n_steps} steps, {self.n_tokens} tokens; right best guesses, "
-            f"held out, head by head: {rates}"
+            f"{self.path}: {self.n_texts} texts, {self.n_steps} steps, {self.n_tokens} tokens; best guesses "
+            f"right on held-out windows, head by head: {rates}"
         )
         if self.agreement is None:
             return line
         return (
-            f"{line}; a new model: its own next token is the target's in {self.agreement:.1%}, and its text may "
-            f"differ; now: specedge export {self.path} --heads {self.path / HEADS_FILE}"
+            f"{line}; a new model: its own next token is the target's in {self.agreement:.1%}, and its text may differ"
         )
 
 

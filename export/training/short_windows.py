@@ -39,7 +39,8 @@ from .nets import DraftNet, EncoderNet, decoder_of, encoder_of
 _MARGIN = 64  # positions more or fewer than the speech takes
 _SHARE = 3  # at most so much of them: 1 / _SHARE
 _LONGEST = 0.6  # of a window: longer speech leaves little to cut
-_SHORTEST_S = 1.0
+SHORTEST_S = 1.0
+_MUCH_WORSE = 0.02  # word errors of cut windows more than of whole ones
 _MOST_JUDGED, _MOST_HEARD = 40, 60  # held-out windows of a judgement, and of the word errors at the end
 _MOST_KEPT_BYTES = 2 << 30  # of the teacher's rows
 
@@ -178,9 +179,15 @@ class TrainedForShortWindows:
         return (
             f"{self.path}: {self.n_windows} windows, {self.n_steps} steps; held-out loss {self.loss:.3g} "
             f"({self.loss_before:.3g} before); word errors on {self.n_held_out} held-out windows against its own text "
-            f"of whole ones: cut {self.cut:.2%} (before {self.cut_before:.2%}), whole {self.whole:.2%}; now: specedge "
-            f"export {self.path} --short-windows --shortest-window {_SHORTEST_S:g}"
+            f"of whole ones: cut {self.cut:.2%} (before {self.cut_before:.2%}), whole {self.whole:.2%}"
         )
+
+    @property
+    def sentence(self) -> str:
+        """A judgement."""
+        if self.cut > self.whole + _MUCH_WORSE:
+            return "cut windows still cost words: this needs more steps, more audio or a higher --rate"
+        return "cut windows are transcribed as well as whole ones, or nearly so"
 
 
 def train_short_windows(course: Course, out: Path, plan: ShortPlan) -> TrainedForShortWindows:
@@ -222,7 +229,7 @@ def _shortened(windows: Iterator[Float], n_window: int, seed: int) -> Iterator[F
     for number, samples in enumerate(windows):
         rng = random.Random(f"shortened {seed} {number}")
         n_most = min(len(samples), int(_LONGEST * n_window))
-        n_least = min(n_most, int(_SHORTEST_S * RATE_HZ))
+        n_least = min(n_most, int(SHORTEST_S * RATE_HZ))
         yield samples[: rng.choice((n_most, rng.randint(n_least, n_most)))]
 
 
