@@ -38,7 +38,8 @@ __all__ = ["Request", "transcribe_files"]
 
 # Of the demo on 12 sentences that it knows -0.23 to -0.39, on 16 pieces of other speech -0.52 to -1.19. Single words
 # that it knows are as low, so a few tokens say nothing.
-_DEMO_UNSURE, _DEMO_FEWEST = -0.45, 8
+_DEMO_UNSURE, _FEWEST = -0.45, 8
+_UNSURE = -1.0  # of any other model: openai-whisper's logprob_threshold, which all fallbacks missed
 DEMO_NOTICE = "demo model, for maintenance talk; others: `specedge models pull base`"
 
 
@@ -154,7 +155,7 @@ class _Run:
             self._streamed = coloured_text(self._tokenizer, source_names(drafter), has_colours=_no_colours() is None)
         self._segments: list[Segment] = []
         self._n_segments = 0
-        self._n_tokens, self._logprobs = 0, 0.0
+        self._n_tokens, self._logprobs, self._is_doubted = 0, 0.0, False
         self._done_s = 0.0
         self._written = paths
         self._stopped_by: BaseException | None = None
@@ -187,9 +188,27 @@ class _Run:
                 self._n_tokens += len(segment.tokens)
                 self._logprobs += segment.avg_logprob * len(segment.tokens)
                 self._advance(segment.end)
+                self._doubt()  # before the text that it is about
                 yield segment
         except (KeyboardInterrupt, Interrupted) as error:
             self._stopped_by = error
+
+    def _doubt(self) -> None:
+        """Say once that the model is too unsure of the text up to now."""
+        is_demo = self._request.model is None
+        unsure = _DEMO_UNSURE if is_demo else _UNSURE
+        if self._is_doubted or self._n_tokens < _FEWEST or self._logprobs >= unsure * self._n_tokens:
+            return
+        self._is_doubted = True
+        if is_demo:
+            why = "this does not sound like what the demo model knows; the text may be nonsense"
+        else:
+            mean = self._logprobs / self._n_tokens
+            why = (
+                f"the model is very unsure of this text (average log-probability {mean:.1f}), which may be nonsense: "
+                "check the language (-l), or use a larger model (-m)"
+            )
+        self._remark(f"warning: {self._stream.name}: {why}")
 
     def _on_progress(self, done_s: float) -> None:
         if not self._request.filters_speech:  # else these are seconds of speech, and the segments tell the time
@@ -213,8 +232,6 @@ class _Run:
                     self._remark(f"{self._tally.mark}wrote {', '.join(map(str, self._written.values()))}")
         elif self._streamed is None:
             _print(render(request.formats[0], self._transcript()))
-        if request.model is None and self._n_tokens >= _DEMO_FEWEST and self._logprobs < _DEMO_UNSURE * self._n_tokens:
-            self._remark(f"{name}: this does not sound like what the demo model knows; the text may be nonsense")
         self._tally.done(self._duration_s())
         if request.verbose:
             self._remark(f"{name}: {describe(said, self._duration_s(), self._n_segments)}")
