@@ -240,6 +240,8 @@ class EarlyStopping(ABC, Generic[T, N]):
         if self.load():
             notify(f"{self.path.parent}: going on from step {self.step}")
         else:
+            if self.path.is_file():
+                notify(f"{self.path}: was saved with other options or other audio, so the training begins anew")
             self.curve.clear()
             if self.judges_first:
                 with self._device:

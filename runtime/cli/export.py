@@ -41,7 +41,7 @@ def _grow(folder: Path, option: str, head: Path | None, recordings: Sequence[Pat
     elif option == "--learnable":
         grown, gained = add_learn_graphs(folder), "can learn as a draft now"
     elif option == "--short-windows":
-        grown, gained = mark_short_windows(folder), "says now that it was trained with short windows too"
+        grown, gained = mark_short_windows(folder), "is marked as trained with short windows"
     elif recordings:
         grown = add_found_heads(folder, recordings)
         gained = f"times words now by the heads {_head_names(grown)}"

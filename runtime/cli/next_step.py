@@ -15,9 +15,9 @@ from ..console import notify
 __all__ = ["model_argument", "say_next"]
 
 
-def say_next(*words: str | os.PathLike[str]) -> None:
+def say_next(*words: str | Path) -> None:
     """Show `specedge WORDS`, quoted for the shell."""
-    command = ["specedge", *map(os.fspath, words)]
+    command = ["specedge", *(str(word) for word in words)]
     notify(f"next: {subprocess.list2cmdline(command) if os.name == 'nt' else shlex.join(command)}")
 
 

@@ -138,7 +138,7 @@ def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **giv
     type=click.IntRange(1, 32),
     default=1,
     show_default=True,
-    help="Learn what TARGET says by a beam search; 5 in Whisper-Medusa.",
+    help="Learn the texts that TARGET finds by a beam search; 5 in Whisper-Medusa.",
 )
 @click.option("--steps", type=click.IntRange(min=1), help="Training steps, at most.  [default: 2000, 200 with --mwer]")
 def heads(

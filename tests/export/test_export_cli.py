@@ -90,12 +90,12 @@ def test_a_bundle_is_told_in_place_that_it_knows_short_windows(
     path = Path(shutil.copytree(bundle().path, tmp_path / "told"))
     before = {one.name: one.stat().st_mtime_ns for one in path.iterdir()}
     assert main(["export", str(path), "--short-windows"]) == 0
-    assert "says now that it was trained with short windows too" in capsys.readouterr().out
+    assert "is marked as trained with short windows" in capsys.readouterr().out
     assert {one.name for one in path.iterdir() if one.stat().st_mtime_ns != before.get(one.name)} == {"specedge.json"}
     assert Bundle.open(path).manifest.short_windows and main(["inspect", str(path)]) == 0
     assert ", trained with shorter ones too" in capsys.readouterr().out
     assert main(["export", str(path), "--short-windows"]) == 2
-    assert "says already that it was trained with short windows" in last_line(capsys)
+    assert "is already marked as trained with short windows" in last_line(capsys)
 
 
 def test_a_checkpoint_that_knows_short_windows_makes_such_a_bundle(tmp_path: Path) -> None:

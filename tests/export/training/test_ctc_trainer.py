@@ -123,6 +123,9 @@ def test_a_state_of_another_plan_is_left_alone(tmp_path: Path) -> None:
     assert not CtcTrainer(dataclasses.replace(PLAN, n_hidden=8), _toy(), tmp_path).load()
     assert not CtcTrainer(PLAN, _toy(40), tmp_path).load()
     assert CtcTrainer(PLAN, _toy(), tmp_path).load()
+    lines: list[str] = []
+    CtcTrainer(dataclasses.replace(PLAN, steps=2, every=2), _toy(), tmp_path).run_or_go_on("train", lines.append)
+    assert lines[0].endswith("ctc.pt: was saved with other options or other audio, so the training begins anew")
 
 
 def test_it_stops_early_when_nothing_is_gained(tmp_path: Path) -> None:
