@@ -308,8 +308,8 @@ _MOST_SCORED = 40  # held-out windows whose greedy text is compared at the end
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """A finished head: its file, steps, windows trained on, held-out loss a byte, greedy byte error rates against
-    the target's text on held-out windows, as they are and made rough (NaN where there are none), and what its drafts
-    would save on the former."""
+    the target's text on held-out windows, as they are and made rough (NaN where there are none), what its drafts
+    would save on the former, and what it lacks."""
 
     path: Path
     n_steps: int
@@ -318,6 +318,7 @@ class Trained:
     byte_errors: float
     rough_byte_errors: float
     worth: Worth
+    lacks: str
 
 
 def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_bytes: int) -> Trained:
@@ -354,6 +355,7 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
         byte_errors=rates[0],
         rough_byte_errors=rates[1],
         worth=_worth(weights, held, bundle, course.n_threads),
+        lacks=trainer.lacks,
     )
 
 

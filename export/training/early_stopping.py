@@ -210,6 +210,11 @@ class EarlyStopping(ABC, Generic[T, N]):
         return f"; {n_new} steps left out: loss or gradient not finite" if n_new else ""
 
     @property
+    def lacks(self) -> str:
+        """What would most likely make a better one."""
+        return "more --steps" if self.best_step == self.step else "more audio and more voices"
+
+    @property
     def ending(self) -> str:
         """How it ended, in words."""
         found = f"stopped at step {self.step} of {self._course.steps}"

@@ -288,15 +288,17 @@ class UnfrozenTrainer(HeadTrainer[UnfrozenNet]):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedHeads:
-    """Finished heads: their file, steps, texts trained on, tokens they can guess, and how often each head's best guess
-    was right on held-out windows; where the last layer learned, path is the new checkpoint's, and `agreement` how often
-    its own next token was the target's."""
+    """Finished heads: their file, steps, texts trained on, tokens they can guess, how often each head's best guess was
+    right on held-out windows, and what they lack; where the last layer learned, path is the new checkpoint's, and
+    `agreement` how often its own next token was the target's.
+    """
 
     path: Path
     n_steps: int
     n_texts: int
     n_tokens: int
     hit_rates: tuple[float, ...]
+    lacks: str
     agreement: float | None = None
 
     @property
@@ -369,6 +371,7 @@ def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
         n_steps=trainer.step,
         n_texts=len(trainer.train),
         n_tokens=len(tokens),
+        lacks=trainer.lacks,
         hit_rates=tuple(trainer.hit_rates),
     )
 
@@ -437,6 +440,7 @@ def _train_unfrozen(
         n_steps=trainer.step,
         n_texts=len(trainer.train),
         n_tokens=len(tokens),
+        lacks=trainer.lacks,
         hit_rates=tuple(rates),
         agreement=agreement,
     )

@@ -30,14 +30,14 @@ class Worth:
     tokens_per_pass: float
     speed_up: float
 
-    def sentence(self, what: str) -> str:
-        """The judgement about `what`, such as "head"."""
+    def sentence(self, what: str, lacks: str) -> str:
+        """The judgement about `what`, such as "head", which `lacks` something that would make it better."""
         if self.speed_up >= _SAVES:
             verdict = f"this {what} should save time"
         elif self.speed_up >= _MAY_SAVE:
-            verdict = f"this {what} saves little time at best: more audio and more voices make a better one"
+            verdict = f"this {what} saves little time at best: a better one needs {lacks}"
         else:
-            verdict = f"this {what} will not save time: more audio and more voices are needed"
+            verdict = f"this {what} will not save time: it needs {lacks}"
         return (
             f"on held-out recordings {self.share:.0%} of the model's tokens are right, about "
             f"{self.tokens_per_pass:.2f} tokens a pass and {self.speed_up:.2f} times the decoder's speed; {verdict}"

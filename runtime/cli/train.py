@@ -104,7 +104,7 @@ def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **giv
         f"{made.path}: {made.n_windows} windows, {made.n_steps} steps; on held-out windows {made.byte_errors:.1%} of "
         f"the bytes of the target's text wrong, {made.rough_byte_errors:.1%} in noise"
     )
-    notify(f"{made.path}: {made.worth.sentence('head')}")
+    notify(f"{made.path}: {made.worth.sentence('head', made.lacks)}")
     say_next("export", target, "--ctc" if is_checkpoint(target) else "--add-ctc", made.path)
 
 
@@ -185,7 +185,7 @@ def heads(
     )
     made = train_heads(course, out, plan)
     click.echo(made.line)
-    notify(f"{made.path}: {made.worth.sentence('set of heads')}")
+    notify(f"{made.path}: {made.worth.sentence('set of heads', made.lacks)}")
     source, file = (made.path, made.path / HEADS_FILE) if plan.unfreezes_last else (Path(target), made.path)
     say_next("export", source, "--heads", file)
 

@@ -65,6 +65,7 @@ def test_a_toy_language_is_learned(tmp_path: Path) -> None:
     trainer = CtcTrainer(dataclasses.replace(PLAN, steps=80), windows, tmp_path)
     trainer.judge()
     trainer.run(lambda step: None)
+    assert trainer.lacks == "more --steps" and "still getting better" in trainer.ending
     assert trainer.figures[-1] < trainer.figures[0] / 2 and trainer.best_loss == min(trainer.figures)
     assert byte_errors(trainer.best.weights(), split(windows)[1]) < 0.6
 
@@ -136,6 +137,7 @@ def test_it_stops_early_when_nothing_is_gained(tmp_path: Path) -> None:
     assert trainer.ending == (
         "stopped at step 8 of 1000, because the held-out recordings gained nothing more; the weights of step 2 are kept"
     )
+    assert trainer.lacks == "more audio and more voices"
 
 
 def test_little_audio_is_judged_often_and_not_given_up_in_the_warm_up(tmp_path: Path) -> None:

@@ -39,5 +39,8 @@ def test_heads_are_right_one_after_the_other() -> None:
 )
 def test_the_judgement_is_a_sentence(speed_up: float, said: str) -> None:
     worth = Worth(share=0.25, tokens_per_pass=1.5, speed_up=speed_up)
-    assert worth.sentence("head").startswith("on held-out recordings 25% of the model's tokens are right, about 1.50 ")
-    assert f"; this head {said}" in worth.sentence("head")
+    assert worth.sentence("head", "more audio").startswith(
+        "on held-out recordings 25% of the model's tokens are right, about 1.50 "
+    )
+    assert f"; this head {said}" in worth.sentence("head", "more audio")
+    assert worth.sentence("head", "more audio").endswith("needs more audio") == (speed_up < 1.2)
