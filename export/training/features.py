@@ -21,6 +21,7 @@ The json of a shard is written last, so a collection that was cut off goes on wh
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -73,6 +74,7 @@ _STRENGTH = 1.0
 _ALL_PADDING = 0.1  # share of the windows whose padding is kept whole
 _MEAN_PADDING = 10  # frames of the others'
 _PLAN = "plan.json"
+_SPEAKS = ("encoder.", "cross_kv.", "projector.", "decoder.", "tokenizer.")
 _BUNDLE = "bundle"
 
 
@@ -134,7 +136,7 @@ class Course:
     def identity(self, bundle: Bundle) -> dict[str, str]:
         """What a work folder is of."""
         searched = {} if self.beam_size == 1 else {"beam_size": str(self.beam_size)}
-        return {"bundle": bundle.digest, "audio": "\n".join(self.audio), "language": self.language or "", **searched}
+        return {"bundle": _speaker(bundle), "audio": "\n".join(self.audio), "language": self.language or "", **searched}
 
 
 def bundle_of(source: str, work: Path) -> Bundle:
@@ -146,6 +148,12 @@ def bundle_of(source: str, work: Path) -> Bundle:
         return Bundle.open(store.find(source))
     with open_checkpoint(source) as checkpoint:
         return bundle_in(work, checkpoint, "target")
+
+
+def _speaker(bundle: Bundle) -> str:
+    """A digest of the files that make the text: a bundle that gets a head, a map or a draft says the same as before."""
+    made = {name: entry.sha256 for name, entry in bundle.manifest.files.items() if name.startswith(_SPEAKS)}
+    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
 
 def is_checkpoint(source: str) -> bool:
