@@ -581,7 +581,7 @@ def mark_short_windows(folder: Path) -> Bundle:
     """
     bundle = Bundle.open(folder)
     if bundle.manifest.short_windows:
-        raise UsageError(f"{folder}: this bundle says already that it was trained with short windows")
+        raise UsageError(f"{folder}: this bundle is already marked as trained with short windows")
     return _add(folder, bundle, [], lambda _: None, replace(bundle.manifest, short_windows=True))
 
 

@@ -212,7 +212,9 @@ def _open(source: str, origin: str, revision: str | None, adapter: Path | None) 
     checkpoint = open_checkpoint(source, adapter=adapter, revision=revision, progress=notify)
     told = checkpoint.spec.source
     if told.kind == "hub" and not catalogue.is_commit(revision or catalogue.pinned(told.id)):
-        notify(f"{told.id} is not pinned: this is commit {told.revision}, and --revision with it gives the same again")
+        notify(
+            f"{told.id} is not pinned: this is commit {told.revision}, and --revision with it gets the same one again"
+        )
     if checkpoint.spec.warning:
         notify(f"{source}: {checkpoint.spec.warning}")
     if checkpoint.spec.heads is not None and checkpoint.spec.heads.replaces_base:

@@ -1,9 +1,11 @@
 """The self-check of a new bundle: its graphs against plain NumPy on the same weights, and whether rows are exact.
 
-It runs on made-up audio of about 2.5 s, so it costs a few passes of the model. It proves that the graphs compute what
-the weights say; accuracy on speech is measured elsewhere. Rows that are not exact here are noted, not refused: they may
-be exact where the bundle will run, and the runtime asks there before it drafts. The NumPy model follows
-openai-whisper's model.py layer by layer, float32, and reads one layer's weights at a time.
+It runs on made-up audio of about 2.5 s and a sentence behind the prompt that every window has, so it costs a few passes
+of the model. It proves that the graphs compute what the weights say; accuracy on speech is measured elsewhere: on
+made-up audio published base in 4 bits has the best token of float32 in 6 of 20 rows, and on speech in 17. Rows that are
+not exact here are noted, not refused: they may be exact where the bundle will run, and the runtime asks there before it
+drafts. The NumPy model follows openai-whisper's model.py layer by layer, float32, and reads one layer's weights at a
+time.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from specedge.runtime.device import isa
 from specedge.runtime.engine.doctor import golden_logits
 from specedge.runtime.engine.engine import Engine, encoder_output
 from specedge.runtime.engine.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
-from specedge.runtime.engine.made_up import probe_ids, probe_mel
+from specedge.runtime.engine.made_up import probe_mel
 from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller, load_graph
 
 from .layers import BASE_HEAD, LAYER_NORM_EPSILON, PRECISIONS, Precision, Weights, bias_of, is_low_rank
@@ -153,7 +155,16 @@ def gelu(x: Array) -> Array:
 
 
 PROBE_THREADS = (1, 2)
-N_COMPARED_ROWS = 12
+# Without a prompt a Whisper is beside itself: 12 random ids were off by 1.2 of their size in 4 bits, these by 0.34.
+TEST_TEXT = " And so, my fellow Americans, ask not what your country can do for you."
+
+
+def check_ids(bundle: Bundle) -> list[int]:
+    """A prompt and the ids of a sentence, as far as the text context goes."""
+    special = bundle.manifest.whisper_tokens
+    language = "en" if "en" in special.languages else next(iter(special.languages), None)
+    ids = [*special.prompt(language, timestamps=False), *bundle.tokenizer.encode(TEST_TEXT)]
+    return ids[: bundle.manifest.dims.n_text_ctx]
 
 
 def check_bundle(bundle: Bundle, weights: Weights, precision: Precision) -> dict[str, Any]:
@@ -168,7 +179,7 @@ def check_bundle(bundle: Bundle, weights: Weights, precision: Precision) -> dict
 
 def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Canceller) -> dict[str, Any]:
     dims = bundle.manifest.dims
-    mel, ids = probe_mel(dims), probe_ids(dims, N_COMPARED_ROWS)
+    mel, ids = probe_mel(dims), check_ids(bundle)
     # One session at a time and the reference last, so that the largest models stay within the export's memory.
     engine = Engine(bundle, threads=PROBE_THREADS[0], cache=False, canceller=canceller, loads=())
     features = engine.encode(mel)
@@ -182,11 +193,11 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
         if not references:
             references = one_row_logits(engine, features)
             golden = golden_logits(engine, features)
+            logits = engine.forward(engine.start(features), ids).copy()
         results += probe_rows(engine, features, references)
         tree_results += probe_paths(engine, features, references, alone=True)
         engine.unload("decoder", "many")
     invariance = Invariance(results=tuple(results))
-    logits = references[0][: len(ids)]
     engine = Engine(bundle, threads=PROBE_THREADS[0], cache=False, canceller=canceller, loads=("align",))
     scores = engine.align_scores(features, ids)
     engine.unload("align")

@@ -27,10 +27,11 @@ from .chunk_encoder_graph import N_CONVOLUTIONS, halved, sinusoids
 from .layered_decoder import LayeredDecoder
 from .layers import Precision, Weights, bias_of, parts_of, rows_of
 from .llama_graph import PROJECTOR, ROOT, rotations
-from .selfcheck import N_COMPARED_ROWS, PROBE_THREADS, check_errors, encode, encoder_layers, gelu, relative_error
+from .selfcheck import PROBE_THREADS, check_errors, encode, encoder_layers, gelu, relative_error
 from .speech_layouts import SpeechSpec
 
 Array = NDArray[np.float32]
+N_COMPARED_ROWS = 12
 N_BEFORE_AUDIO = 3  # tokens of the compared prompt
 
 

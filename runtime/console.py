@@ -92,8 +92,8 @@ class Progress:
         self.update(done - self._done)
 
     def close(self) -> None:
-        """Wipe the line, or write the last one where there is no terminal."""
-        if self._every_s is not None:
+        """Wipe the line, or write the last one where there is no terminal and something was done."""
+        if self._every_s is not None and self._done:
             self._write_line(time.monotonic())
             self._every_s = None
         if self._visible:

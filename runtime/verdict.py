@@ -85,7 +85,7 @@ class BenchVerdict:
         rounds = f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
         if self.drafter == PLAIN:
             why = f"no drafter was clearly quicker than plain decoding in {rounds}"
-            said = f"on this device leave --drafter none: {why}"
+            said = f"on this device use --drafter none: {why}"
         else:
             speed, end_to_end = f"{self.decoder_speed_up:.2f}", f"{self.end_to_end:.2f}"
             mostly = "mostly " if self.rounds >= MANY else ""

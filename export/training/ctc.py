@@ -24,15 +24,17 @@ from torch import Tensor, nn
 
 from specedge.errors import UsageError
 from specedge.files import check_output, identities
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.dims import ChunkDims
-from specedge.runtime.console import Progress
 from specedge.runtime.drafters.ctc.head import BLANK
+from specedge.runtime.drafters.registry import costs_here
 from specedge.runtime.text.words import edit_distance
 
 from ..ctc_graph import HEAD, CtcBlock, CtcCharacters, CtcTimes, CtcWeights, encoder_weights_sha256, write_head
 from .early_stopping import EarlyStopping, Plan, split, writing
 from .features import LEFT_OUT, Course, Window, bundle_of, collect_features, load_features
 from .labels import Spelling, read_spelling
+from .worth import Worth, of_flags, right_tokens
 
 Float = NDArray[np.float32]
 _MOST_JUDGED = 160  # held-out windows of an evaluation
@@ -216,7 +218,10 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
         self.net.eval()
         with torch.no_grad():
             parts = [self.held[at : at + 16] for at in range(0, len(self.held), 16)]
-            loss = sum(float(self.loss(part)) * len(part) for part in parts) / len(self.held)
+            loss = 0.0
+            for part in parts:
+                loss += float(self.loss(part)) * len(part) / len(self.held)
+                self.tick()
         self.figures.append(loss)
         self.keep(loss)
 
@@ -302,8 +307,9 @@ _MOST_SCORED = 40  # held-out windows whose greedy text is compared at the end
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A finished head: its file, steps, windows trained on, held-out loss a byte, and greedy byte error rates against
-    the target's text on held-out windows, as they are and made rough (NaN where there are none)."""
+    """A finished head: its file, steps, windows trained on, held-out loss a byte, greedy byte error rates against
+    the target's text on held-out windows, as they are and made rough (NaN where there are none), what its drafts
+    would save on the former, and what it lacks."""
 
     path: Path
     n_steps: int
@@ -311,6 +317,8 @@ class Trained:
     loss: float
     byte_errors: float
     rough_byte_errors: float
+    worth: Worth
+    lacks: str
 
 
 def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_bytes: int) -> Trained:
@@ -326,7 +334,7 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
     bundle = bundle_of(course.source, course.work)
     encoder = encoder_weights_sha256(bundle.manifest, bundle.path)
     identity = {"encoder": encoder, **course.identity(bundle)}
-    with Progress(course.hours * 3600, "s", "transcribe and encode", is_time=True) as progress:
+    with course.progress("transcribe") as progress:
         wanted = course.collection(bundle, course.windows(bundle, plan.seed), course.work, identity, progress)
         collect_features(wanted, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed)
     torch.set_num_threads(course.n_threads)
@@ -337,7 +345,8 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
     weights = trainer.best.weights()
     with writing(out):
         write_head(out, weights, encoder)
-    rates = _rates(weights, split(found)[1])
+    held = split(found)[1]
+    rates = _rates(weights, held)
     return Trained(
         path=out,
         n_steps=trainer.step,
@@ -345,7 +354,20 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
         loss=trainer.best_loss,
         byte_errors=rates[0],
         rough_byte_errors=rates[1],
+        worth=_worth(weights, held, bundle, course.n_threads),
+        lacks=trainer.lacks,
     )
+
+
+def _worth(weights: CtcWeights, held: Sequence[Window], bundle: Bundle, n_threads: int) -> Worth:
+    """What drafts of the head's greedy text would save on the windows as they are."""
+    texts = []
+    for window in [window for window in held if not window.is_rough][:_MOST_SCORED]:
+        heard = weights.posteriors(window.features.astype(np.float32))
+        ids = bundle.tokenizer.encode(window.text.decode("utf-8", "replace"))
+        tokens = [bundle.tokenizer.decode_bytes([token]) for token in ids]
+        texts.append(right_tokens(tokens, greedy(heard.frames, heard.log_probs)))
+    return of_flags(texts, costs_here(bundle, n_threads))
 
 
 def _rates(weights: CtcWeights, held: Sequence[Window]) -> list[float]:

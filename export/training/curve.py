@@ -8,7 +8,9 @@ from pathlib import Path
 from specedge.files import write_atomic
 from specedge.runtime.bench.plots import Panel, Point, svg
 
-__all__ = ["Curve"]
+__all__ = ["EVERY_S", "Curve"]
+
+EVERY_S = 8.0  # between two progress lines in a log
 
 _COLUMNS = ("step", "loss", "held_out_loss", "best_held_out_loss")
 

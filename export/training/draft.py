@@ -160,6 +160,7 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
             for at in range(0, len(self.held), self.plan.n_batch):
                 loss, n_right, n = self._losses(self.held[at : at + self.plan.n_batch])
                 total, right, count = total + float(loss) * n, right + n_right, count + n
+                self.tick()
         if self.keep(total / count):
             self.figures = [*(self.figures[:1] or [right / count]), right / count]
 

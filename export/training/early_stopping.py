@@ -2,6 +2,8 @@
 
 Steps come from the seed and their number alone: a run that is taken up again ends in the same weights. Ctrl-C waits for
 the end of a step and saves. Each judgement is a line, and a row of a CSV file and a point of a plot beside the state.
+With little audio a step is much of it, so judgements come more often. A step whose loss or gradient is not finite
+changes nothing and is counted.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from specedge.errors import OutOfMemoryError, ResourceError, SpecedgeError, Usag
 from specedge.runtime.console import Progress, clock
 from specedge.runtime.interrupt import held_back, interruption
 
-from .curve import Curve
+from .curve import EVERY_S, Curve
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -35,6 +37,8 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 T = TypeVar("T")
 N = TypeVar("N", bound=nn.Module)
 _HELD_OUT = 10  # every so many windows of audio
+_EPOCHS, _FEWEST_STEPS = 4, 25  # between two judgements, where the plan's are more
+_WARM_UPS = 3  # the shortest training: CTC's loss first stands still for a while
 _SLOW = 0.1  # of the rate, for parameters that know much
 
 
@@ -121,11 +125,19 @@ class EarlyStopping(ABC, Generic[T, N]):
         others = [parameter for parameter in net.parameters() if id(parameter) not in known]
         groups = [{"params": others}, *([{"params": list(slow)}] if slow else [])]
         self.optimizer = OPTIMIZERS[optimizer](groups, lr=course.learning_rate, weight_decay=0.01)
-        self.step = self.n_worse = 0
+        self.step = self.n_worse = self.best_step = self.n_skipped = 0
         self.best_loss = self.held_loss = math.inf
         self._losses_since: list[float] = []  # of the steps since the last judgement
         self._device = torch.device("cpu")
         self.figures: list[float] = []
+        self._n_noted = 0  # skipped steps that were reported
+        self.tick: Callable[[], object] = lambda: None  # shows that a judgement goes on
+
+    @property
+    def every(self) -> int:
+        """Steps between two judgements: the plan's, or fewer where they would be many rounds of all that there is."""
+        epoch = -(-len(self.train) // self._course.n_batch)
+        return min(self._course.every, max(_FEWEST_STEPS, _EPOCHS * epoch))
 
     @abstractmethod
     def loss(self, batch: Sequence[T]) -> Tensor:
@@ -148,7 +160,9 @@ class EarlyStopping(ABC, Generic[T, N]):
     @property
     def is_done(self) -> bool:
         """Whether the steps are over, or the held-out loss has stopped falling."""
-        return self.step >= self._course.steps or self.n_worse >= self._course.patience
+        course = self._course
+        is_judged = self.step % self.every == 0 and self.step >= _WARM_UPS * course.warm_up
+        return self.step >= course.steps or (is_judged and self.n_worse >= course.patience)
 
     def run(self, report: Callable[[int], None], say: Callable[[str], None] = lambda line: None) -> None:
         """Train to the end, saving at every judgement; `report` gets the step, `say` a line for each judgement.
@@ -160,7 +174,7 @@ class EarlyStopping(ABC, Generic[T, N]):
             while not self.is_done and not stops:
                 self.advance()
                 report(self.step)
-                if self.step % self._course.every == 0 or self.step >= self._course.steps:
+                if self.step % self.every == 0 or self.step >= self._course.steps:
                     with self._device:
                         self.judge()
                     self._note(time.monotonic() - started, self.step - first, say)
@@ -181,12 +195,38 @@ class EarlyStopping(ABC, Generic[T, N]):
         loss = sum(self._losses_since) / max(len(self._losses_since), 1)
         self._losses_since.clear()
         self.curve.add(self.step, loss, self.held_loss, self.best_loss)
-        gain = "the best so far" if not self.n_worse else f"no gain {self.n_worse} of {self._course.patience} times"
+        gain = "the best so far"
+        if self.n_worse:
+            gain = f"no better than step {self.best_step} for {self.n_worse} of {self._course.patience} evaluations"
         left = clock(elapsed_s / n_steps * (self._course.steps - self.step))
         say(
             f"step {self.step} of {self._course.steps}: loss {loss:.4g}, held out {self.held_loss:.4g}, {gain}; "
-            f"{left} left at most"
+            f"{left} left at most{self._skipped()}"
         )
+
+    def _skipped(self) -> str:
+        """The steps left out since this was asked last, in words; nothing where there were none."""
+        n_new, self._n_noted = self.n_skipped - self._n_noted, self.n_skipped
+        return f"; {n_new} steps left out: loss or gradient not finite" if n_new else ""
+
+    @property
+    def lacks(self) -> str:
+        """What would most likely make a better one."""
+        return "more --steps" if self.best_step == self.step else "more audio and more voices"
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        found = f"stopped at step {self.step} of {self._course.steps}"
+        if self.step >= self._course.steps and self.best_step == self.step:
+            found = f"{self.step} steps, still getting better: more --steps may help"
+        elif self.step >= self._course.steps:
+            found = f"{self.step} steps"
+        elif self.n_worse:
+            found += ", because the held-out recordings gained nothing more"
+        kept = f"; the weights of step {self.best_step} are kept" if self.best_step != self.step else ""
+        skipped = f"; {self.n_skipped} steps left out: loss or gradient not finite" if self.n_skipped else ""
+        return found + kept + skipped
 
     def run_or_go_on(self, title: str, notify: Callable[[str], None], device: str = "cpu") -> None:
         """Train to the end with a progress bar, from the saved state where there is one.
@@ -205,12 +245,16 @@ class EarlyStopping(ABC, Generic[T, N]):
         if self.load():
             notify(f"{self.path.parent}: going on from step {self.step}")
         else:
+            if self.path.is_file():
+                notify(f"{self.path}: was saved with other options or other audio, so the training begins anew")
             self.curve.clear()
             if self.judges_first:
                 with self._device:
                     self.judge()
-        with Progress(self._course.steps, "steps", title) as progress:
+        with Progress(self._course.steps, "steps", title, every_s=EVERY_S) as progress:
+            self.tick = lambda: progress.update(0)
             self.run(progress.update_to, notify)
+        notify(f"{title}: {self.ending}")
 
     def advance(self) -> None:
         """One step."""
@@ -224,20 +268,30 @@ class EarlyStopping(ABC, Generic[T, N]):
         self.net.train()
         with self._device:
             loss = self.loss(batch)
-        self.optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
-        self.optimizer.step()
-        self._losses_since.append(float(loss.detach()))
+        if self._learn(loss):
+            self._losses_since.append(float(loss.detach()))
+        else:
+            self.n_skipped += 1
         self.step += 1
+
+    def _learn(self, loss: Tensor) -> bool:
+        """Change the weights by the gradient of `loss`, unless one of the two is not finite; whether it was done."""
+        self.optimizer.zero_grad()
+        if not bool(torch.isfinite(loss.detach())):
+            return False
+        loss.backward()
+        if not bool(torch.isfinite(nn.utils.clip_grad_norm_(self.net.parameters(), 1.0))):
+            return False
+        self.optimizer.step()
+        return True
 
     def keep(self, loss: float) -> bool:
         """Keep the weights if the held-out `loss` has fallen; whether it has."""
         self.held_loss = loss
-        if loss >= self.best_loss:
+        if not loss < self.best_loss:  # NaN too
             self.n_worse += 1
             return False
-        self.best_loss, self.n_worse = loss, 0
+        self.best_loss, self.n_worse, self.best_step = loss, 0, self.step
         self.best.load_state_dict(self.net.state_dict())
         return True
 
@@ -251,6 +305,8 @@ class EarlyStopping(ABC, Generic[T, N]):
             "counts": [self.step, self.n_worse, len(self.train), len(self.held)],
             "best_loss": self.best_loss,
             "figures": self.figures,
+            "best_step": self.best_step,
+            "n_skipped": self.n_skipped,
         }
         unfinished = self.path.with_suffix(".tmp")
         torch.save(state, unfinished)
@@ -269,4 +325,6 @@ class EarlyStopping(ABC, Generic[T, N]):
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.n_worse = step, n_worse
         self.best_loss, self.figures = state["best_loss"], state["figures"]
+        self.best_step, self.n_skipped = state.get("best_step", step), state.get("n_skipped", 0)
+        self._n_noted = self.n_skipped
         return True

@@ -20,6 +20,8 @@ The json of a shard is written last, so a collection that was cut off goes on wh
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -38,7 +40,7 @@ from specedge.runtime.audio.audio import expand_folders, open_audio
 from specedge.runtime.audio.mel import HOP_SAMPLES, log_mel
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
 from specedge.runtime.bundle.manifest import SPEECH
-from specedge.runtime.console import Progress
+from specedge.runtime.console import Progress, silently
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window, detect_language
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, say_language
@@ -55,6 +57,7 @@ from ..bundling import write_bundle
 from ..checkpoint import Checkpoint, open_checkpoint
 from . import corpus
 from .corpus import RATE_HZ, Utterance, training_shards
+from .curve import EVERY_S
 
 Float = NDArray[np.float32]
 F16 = NDArray[np.float16]
@@ -71,6 +74,7 @@ _STRENGTH = 1.0
 _ALL_PADDING = 0.1  # share of the windows whose padding is kept whole
 _MEAN_PADDING = 10  # frames of the others'
 _PLAN = "plan.json"
+_SPEAKS = ("encoder.", "cross_kv.", "projector.", "decoder.", "tokenizer.")
 _BUNDLE = "bundle"
 
 
@@ -113,7 +117,8 @@ class Course:
         identity: dict[str, str],
         progress: Progress,
     ) -> Collection:
-        """What is to be made of windows of the audio, in `folder`."""
+        """What is to be made of windows of the audio, in `folder`; says how to go on after a stop."""
+        self.notify(f"{self.work}: keeps what is done; after a stop (Ctrl-C) the same command goes on from there")
         return Collection(
             windows=windows,
             target=self.target(bundle),
@@ -123,10 +128,15 @@ class Course:
             report=progress.update_to,
         )
 
+    def progress(self, title: str) -> Progress:
+        """A progress line of seconds of audio: of all that there is, to `hours`."""
+        total_s = min(self.hours * 3600, seconds_of(self.audio, self.hours * 3600))
+        return Progress(total_s, "s", title, is_time=True, every_s=EVERY_S)
+
     def identity(self, bundle: Bundle) -> dict[str, str]:
         """What a work folder is of."""
         searched = {} if self.beam_size == 1 else {"beam_size": str(self.beam_size)}
-        return {"bundle": bundle.digest, "audio": "\n".join(self.audio), "language": self.language or "", **searched}
+        return {"bundle": _speaker(bundle), "audio": "\n".join(self.audio), "language": self.language or "", **searched}
 
 
 def bundle_of(source: str, work: Path) -> Bundle:
@@ -138,6 +148,12 @@ def bundle_of(source: str, work: Path) -> Bundle:
         return Bundle.open(store.find(source))
     with open_checkpoint(source) as checkpoint:
         return bundle_in(work, checkpoint, "target")
+
+
+def _speaker(bundle: Bundle) -> str:
+    """A digest of the files that make the text: a bundle that gets a head, a map or a draft says the same as before."""
+    made = {name: entry.sha256 for name, entry in bundle.manifest.files.items() if name.startswith(_SPEAKS)}
+    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
 
 def is_checkpoint(source: str) -> bool:
@@ -324,6 +340,28 @@ def windows_of(audio: Sequence[str], n_samples: int, *, seed: int, notify: Calla
                 yield window
     if not n_given:
         raise AudioError("no audio to learn from: expected files, folders of audio files or of the recipe's shards")
+
+
+def seconds_of(audio: Sequence[str], most_s: float) -> float:
+    """Seconds of audio in files, folders and folders of shards, `most_s` where they are more or do not tell."""
+    found_s, names = 0.0, []
+    for name in audio:
+        if _shards(name):
+            items = [item for _, shard in training_shards(Path(name), frozenset()) for item in shard]
+            found_s += sum(len(item.samples) for item in items) / RATE_HZ
+        else:
+            names.append(name)
+    try:
+        for file in expand_folders(names, notify=lambda line: None, report=lambda error: None):
+            if found_s >= most_s:
+                return most_s
+            with silently(), contextlib.suppress(AudioError), open_audio(file) as stream:
+                if stream.duration_s is None:
+                    return most_s
+                found_s += stream.duration_s
+    except AudioError:  # said when it is read
+        return most_s
+    return min(found_s, most_s) or most_s
 
 
 def _shards(name: str) -> bool:
@@ -584,7 +622,7 @@ def heard_texts(
     if ear is not None:
         identity["ear"] = encoder_fingerprint(ear.manifest)
     rows = (folder or course.work) / "rows"
-    with Progress(course.hours * 3600, "s", "transcribe", is_time=True) as progress:
+    with course.progress("transcribe") as progress:
         wanted = course.collection(bundle, course.windows(bundle, seed), rows, identity, progress)
         collect_rows(wanted, None if ear is None else Target(ear, threads=course.n_threads))
     return load_rows(rows)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from specedge.errors import UsageError
 from specedge.files import check_output, identities, publishing
-from specedge.runtime.console import Progress
+from specedge.runtime.device import DEFAULT_COSTS
 from specedge.runtime.options import BLOCK_KIND
 
 from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint, open_heads
@@ -37,6 +37,7 @@ from .features import LEFT_OUT, Course, Float, HiddenText, bundle_of, heard_text
 from .labels import IGNORE
 from .mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists, places_of
 from .nets import Block, DraftNet, HeadNet, decoder_of, vocabulary_matrix
+from .worth import Worth, of_rates
 
 N = TypeVar("N", bound=HeadNet)
 _MOST_JUDGED = 160  # held-out texts of an evaluation
@@ -131,6 +132,7 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
                 found = self._losses(self._batch(self.held[at : at + self.plan.n_batch]))
                 losses, n_right, n = (torch.stack(column).float() for column in zip(*found, strict=True))
                 total, right, count = total + losses * n, right + n_right, count + n
+                self.tick()
         loss = float(self._weighed(total / count.clamp(min=1)))
         if self.keep(loss):
             self.figures = (right / count.clamp(min=1)).tolist()
@@ -286,30 +288,36 @@ class UnfrozenTrainer(HeadTrainer[UnfrozenNet]):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedHeads:
-    """Finished heads: their file, steps, texts trained on, tokens they can guess, and how often each head's best guess
-    was right on held-out windows; where the last layer learned, path is the new checkpoint's, and `agreement` how often
-    its own next token was the target's."""
+    """Finished heads: their file, steps, texts trained on, tokens they can guess, how often each head's best guess was
+    right on held-out windows, and what they lack; where the last layer learned, path is the new checkpoint's, and
+    `agreement` how often its own next token was the target's.
+    """
 
     path: Path
     n_steps: int
     n_texts: int
     n_tokens: int
     hit_rates: tuple[float, ...]
+    lacks: str
     agreement: float | None = None
+
+    @property
+    def worth(self) -> Worth:
+        """What drafts of the heads would save, on a usual machine."""
+        return of_rates(self.hit_rates, DEFAULT_COSTS)
 
     @property
     def line(self) -> str:
         """All of it for a reader."""
         rates = ", ".join(f"{rate:.0%}" for rate in self.hit_rates)
         line = (
-            f"{self.path}: {self.n_texts} texts, {self.n_steps} steps, {self.n_tokens} tokens; right best guesses, "
-            f"held out, head by head: {rates}"
+            f"{self.path}: {self.n_texts} texts, {self.n_steps} steps, {self.n_tokens} tokens; best guesses "
+            f"right on held-out windows, head by head: {rates}"
         )
         if self.agreement is None:
             return line
         return (
-            f"{line}; a new model: its own next token is the target's in {self.agreement:.1%}, and its text may "
-            f"differ; now: specedge export {self.path} --heads {self.path / HEADS_FILE}"
+            f"{line}; a new model: its own next token is the target's in {self.agreement:.1%}, and its text may differ"
         )
 
 
@@ -363,6 +371,7 @@ def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
         n_steps=trainer.step,
         n_texts=len(trainer.train),
         n_tokens=len(tokens),
+        lacks=trainer.lacks,
         hit_rates=tuple(trainer.hit_rates),
     )
 
@@ -431,6 +440,7 @@ def _train_unfrozen(
         n_steps=trainer.step,
         n_texts=len(trainer.train),
         n_tokens=len(tokens),
+        lacks=trainer.lacks,
         hit_rates=tuple(rates),
         agreement=agreement,
     )
@@ -481,7 +491,7 @@ def _until(windows: Iterator[Float], hours: float) -> Iterator[Float]:
 def _nbest(course: Course, plan: MwerPlan, heads: NetGuesses) -> list[NBest]:
     """The heads' N-best lists of the audio."""
     bundle = bundle_of(course.source, course.work)
-    with Progress(course.hours * 3600, "s", "search", is_time=True) as progress:
+    with course.progress("search") as progress:
         windows = _until(course.windows(bundle, plan.seed), course.hours)
         return list(nbest_lists(windows, course.target(bundle), heads, plan, progress.update_to))
 

@@ -31,6 +31,7 @@ from specedge.runtime.text.words import word_errors
 from ..checkpoint import open_checkpoint
 from .checkpoint_files import SHORT_WINDOWS, check_out, write_checkpoint
 from .corpus import RATE_HZ
+from .curve import EVERY_S
 from .early_stopping import EarlyStopping, Plan, split
 from .features import LEFT_OUT, Course, Float, Target, bundle_in, collect_mels, is_checkpoint, load_mels
 from .nets import DraftNet, EncoderNet, decoder_of, encoder_of
@@ -38,7 +39,8 @@ from .nets import DraftNet, EncoderNet, decoder_of, encoder_of
 _MARGIN = 64  # positions more or fewer than the speech takes
 _SHARE = 3  # at most so much of them: 1 / _SHARE
 _LONGEST = 0.6  # of a window: longer speech leaves little to cut
-_SHORTEST_S = 1.0
+SHORTEST_S = 1.0
+_MUCH_WORSE = 0.02  # word errors of cut windows more than of whole ones
 _MOST_JUDGED, _MOST_HEARD = 40, 60  # held-out windows of a judgement, and of the word errors at the end
 _MOST_KEPT_BYTES = 2 << 30  # of the teacher's rows
 
@@ -121,7 +123,10 @@ class ShortWindowTrainer(EarlyStopping[HeardMel, WhisperNet]):
     def judge(self) -> None:
         self.net.eval()
         with torch.no_grad():
-            losses = [float(self._difference(one, one.n_ctx)) for one in self.held]
+            losses = []
+            for one in self.held:
+                losses.append(float(self._difference(one, one.n_ctx)))
+                self.tick()
         loss = sum(losses) / len(losses)
         if self.keep(loss):
             self.figures = [*(self.figures[:1] or [loss]), loss]
@@ -174,9 +179,15 @@ class TrainedForShortWindows:
         return (
             f"{self.path}: {self.n_windows} windows, {self.n_steps} steps; held-out loss {self.loss:.3g} "
             f"({self.loss_before:.3g} before); word errors on {self.n_held_out} held-out windows against its own text "
-            f"of whole ones: cut {self.cut:.2%} (before {self.cut_before:.2%}), whole {self.whole:.2%}; now: specedge "
-            f"export {self.path} --short-windows --shortest-window {_SHORTEST_S:g}"
+            f"of whole ones: cut {self.cut:.2%} (before {self.cut_before:.2%}), whole {self.whole:.2%}"
         )
+
+    @property
+    def sentence(self) -> str:
+        """A judgement."""
+        if self.cut > self.whole + _MUCH_WORSE:
+            return "cut windows still cost words: this needs more steps, more audio or a higher --rate"
+        return "cut windows are transcribed as well as whole ones, or nearly so"
 
 
 def train_short_windows(course: Course, out: Path, plan: ShortPlan) -> TrainedForShortWindows:
@@ -207,7 +218,7 @@ def train_short_windows(course: Course, out: Path, plan: ShortPlan) -> TrainedFo
 def _heard(course: Course, bundle: Bundle, seed: int) -> list[HeardMel]:
     """The audio in pieces of many lengths and what the target says of them, from the work folder as far as there."""
     identity = {**course.identity(bundle), "seed": str(seed)}
-    with Progress(course.hours * 3600, "s", "transcribe", is_time=True) as progress:
+    with course.progress("transcribe") as progress:
         windows = _shortened(course.windows(bundle, seed), bundle.manifest.n_samples, seed)
         collect_mels(course.collection(bundle, windows, course.work / "mels", identity, progress))
     return [HeardMel(mel=mel, ids=ids, source=source) for mel, ids, source in load_mels(course.work / "mels")]
@@ -218,7 +229,7 @@ def _shortened(windows: Iterator[Float], n_window: int, seed: int) -> Iterator[F
     for number, samples in enumerate(windows):
         rng = random.Random(f"shortened {seed} {number}")
         n_most = min(len(samples), int(_LONGEST * n_window))
-        n_least = min(n_most, int(_SHORTEST_S * RATE_HZ))
+        n_least = min(n_most, int(SHORTEST_S * RATE_HZ))
         yield samples[: rng.choice((n_most, rng.randint(n_least, n_most)))]
 
 
@@ -247,7 +258,7 @@ def _finished(
     with open_checkpoint(str(out)) as trained, tempfile.TemporaryDirectory(dir=course.work) as folder:
         after = bundle_in(Path(folder), trained, "trained")
         texts: dict[tuple[bool, bool], list[str]] = {}
-        with Progress(4 * len(held), "windows", "word errors") as progress:
+        with Progress(4 * len(held), "windows", "word errors", every_s=EVERY_S) as progress:
             for is_trained, bundle in ((False, before), (True, after)):
                 listener = Listener(course.target(bundle))
                 for is_cut in (False, True):

@@ -102,7 +102,7 @@ def remarks(findings: Findings) -> Sequence[str]:
     found = []
     less = _less(findings)
     if less:
-        found.append(f"to keep within {findings.budget_s:g} s (--budget), less was measured: {'; '.join(less)}")
+        found.append(f"to stay within {findings.budget_s:g} s (--budget), less was measured: {'; '.join(less)}")
     for name, row in findings.rows.items():
         if row.dropped is not None:
             found.append(f"the drafter {name} failed and was dropped: {row.dropped}")
@@ -118,11 +118,11 @@ def remarks(findings: Findings) -> Sequence[str]:
         found.append(findings.provider.words())
     idle = [name for name, row in findings.rows.items() if not takes_part(row)]
     if idle:
-        found.append(f"nothing was drafted here by {', '.join(idle)}")
+        found.append(f"these drafters proposed nothing: {', '.join(idle)}")
     if findings.profile is None:
         found.append(
-            "drafters went by the built-in table of costs: `specedge calibrate` measures this device's, which may "
-            "change the figures"
+            "drafters used the built-in table of costs; `specedge calibrate` measures this device, which may change "
+            "the figures"
         )
     return found
 

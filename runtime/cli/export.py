@@ -12,11 +12,14 @@ from specedge.errors import UsageError
 from specedge.models import store
 
 from ..console import notify
+from .next_step import model_argument, say_next
 
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
 
 PRECISIONS = ("fp32", "int8", "int4")
+# What published tiny.en and base have, their encoder's output and their logits alike (export/selfcheck.py).
+_USUAL = {"int8": (0.05, 0.12), "int4": (0.25, 0.4)}
 _PATH = click.Path(path_type=Path)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -34,18 +37,20 @@ def _grow(folder: Path, option: str, head: Path | None, recordings: Sequence[Pat
     if not force:
         _check_changeable(folder, is_for_head=head is not None)
     if head is not None:
-        grown, gained = add_ctc_head(folder, head), "brings a CTC head now"
+        grown, gained = add_ctc_head(folder, head), "has a CTC head now"
     elif option == "--learnable":
         grown, gained = add_learn_graphs(folder), "can learn as a draft now"
     elif option == "--short-windows":
-        grown, gained = mark_short_windows(folder), "says now that it was trained with short windows too"
+        grown, gained = mark_short_windows(folder), "is marked as trained with short windows"
     elif recordings:
         grown = add_found_heads(folder, recordings)
         gained = f"times words now by the heads {_head_names(grown)}"
     else:
         grown = add_align_graph(folder)
-        gained = f"can time words now, by {len(grown.manifest.alignment_heads)} alignment heads"
+        gained = f"can time words now, with {len(grown.manifest.alignment_heads)} alignment heads"
     click.echo(f"{grown.path}: {grown.manifest.name} {gained}")
+    if head is not None:
+        say_next("bench", "talk.wav", "-m", model_argument(grown.path))
 
 
 def _head_names(bundle: Bundle) -> str:
@@ -172,17 +177,28 @@ def export(
     if with_draft:
         draft, _ = pull_draft(source, precision=given["precision"])
     bundle = export_to(source, out, force=force, **given | {"draft": draft})
-    check = bundle.manifest.selfcheck
-    rows = "rows exact" if check["row_invariance"]["exact"] else "rows not exact here"
-    click.echo(
-        f"{bundle.path}: {bundle.manifest.name}, {given['precision']}, {bundle.size_bytes / 1e6:.1f} MB; {rows}; "
-        f"against float32: features off by {check['features_relative_error']:.2g}, "
-        f"logits by {check['logits_relative_error']:.2g}, same best token {check['argmax_agreement']:.0%}"
-    )
+    click.echo(f"{bundle.path}: {bundle.manifest.name}, {given['precision']}, {_findings(bundle)}")
     if given["find_heads"]:
         notify(f"{bundle.path}: words are timed by the heads {_head_names(bundle)}")
-    if not check["row_invariance"]["exact"]:
+    if not bundle.manifest.selfcheck["row_invariance"]["exact"]:
         notify(
-            f"{bundle.path}: rows are not exact on this machine, so drafting with this bundle is off here; on others "
-            "it may work: `specedge doctor -m` tells"
+            f"{bundle.path}: drafts could change the text on this machine, so drafting with this bundle is off here; "
+            "elsewhere it may work: `specedge doctor -m` shows"
         )
+    say_next("transcribe", "talk.wav", "-m", model_argument(bundle.path))
+
+
+def _findings(bundle: Bundle) -> str:
+    """Size and self-check of a new bundle in words: how far rounding moves its numbers, and what is usual."""
+    check, precision = bundle.manifest.selfcheck, bundle.manifest.precision
+    drafting = "drafting is exact here" if check["row_invariance"]["exact"] else "drafting is off here"
+    errors = check["features_relative_error"], check["logits_relative_error"]
+    size = f"{bundle.size_bytes / 1e6:.1f} MB; {drafting}"
+    if precision not in _USUAL:
+        return f"{size}; checked: its numbers are the checkpoint's to within {max(*errors, 1e-5):.3%}"
+    low, high = _USUAL[precision]
+    advice = "" if max(errors) <= high else "; that is much: compare its text with that of --precision fp32"
+    return (
+        f"{size}; checked: rounding moves the encoder's output by {errors[0]:.1%} and the logits by {errors[1]:.1%}, "
+        f"usual for {precision} is {low:.0%} to {high:.0%}{advice}"
+    )

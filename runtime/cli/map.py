@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +15,7 @@ from specedge.errors import AudioError, SpecedgeError, UsageError
 
 from ..console import notify
 from .errors import fail
+from .next_step import say_next
 from .options import JSON, LANGUAGE, MODEL, open_model
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _CUTS = 16  # places at which the same words may be cut into key and continuation
+# Of the vocabularies of OpenAI's models (maps.tmap_format.text_fingerprint).
+_MULTILINGUAL = "71fe4e1f8cf3dd9c62a9d6fe743246dd2959634e9a1667b9c235cfc6b7601a79"
+_ENGLISH_ONLY = "3b27ee95684e28911415c6bcd8537b0d5b950f05a84053d4e6c63a26990f9617"
 _Report = Callable[[Exception], None]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", re.IGNORECASE)
 
@@ -80,7 +84,8 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     """Make a token map from TRANSCRIPTS: txt, srt, vtt, tsv, json, jsonl, folders, or `-` for standard input.
 
     A line of txt is a sentence; segments of timed formats are joined up to the end of a sentence. The map fits every
-    model that has the vocabulary of MODEL: all multilingual Whispers, v1, v2 and v3, have the same.
+    model that has the vocabulary of MODEL: all multilingual Whispers, v1, v2 and v3, have the same, and all
+    English-only ones (tiny.en and so on) have another.
 
     \b
     Examples:
@@ -103,8 +108,50 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     with ExitStack() as stack:
         sentences = _token_sentences(stack, transcripts, tokenizer, _reporter(ctx, failures), output)
         report = build_map(sentences, output, n_text=tokenizer.special.eot, fingerprint=fingerprint, options=options)
-    notify(f"{output}: {report.n_sentences} sentences, {report.n_tokens} tokens")
+    installed = _installed_that_fit(fingerprint)
+    fits = _fitting(fingerprint, installed)
+    notify(f"{output}: {report.n_sentences:,} sentences, {report.n_tokens:,} tokens; {fits}")
+    example = next(iter(_known_that_fit(fingerprint)), "MODEL")
+    shown = model or next(iter(installed), example)
+    say_next("transcribe", "talk.wav", "-m", shown, "--drafter", "tokenmap", "--token-map", output)
     _finish(ctx, failures)
+
+
+def _fitting(fingerprint: bytes, installed: Sequence[str]) -> str:
+    """The models whose vocabulary has this fingerprint, in words."""
+    have = f"; installed: {', '.join(installed)}" if installed else ""
+    known = _known_that_fit(fingerprint)
+    if not known:
+        return f"fits models with the same vocabulary alone{have}"
+    kinds = ("multilingual", "English-only")
+    kind, other = kinds if fingerprint.hex() == _MULTILINGUAL else kinds[::-1]
+    return f"fits every {kind} Whisper ({', '.join(known)} and their fine-tunes), no {other} one{have}"
+
+
+def _known_that_fit(fingerprint: bytes) -> list[str]:
+    """The short names of OpenAI's models with this vocabulary."""
+    from specedge.models import catalogue
+
+    if fingerprint.hex() not in (_MULTILINGUAL, _ENGLISH_ONLY):
+        return []
+    return [
+        name.removeprefix("whisper-")
+        for name in catalogue.CHECKPOINTS
+        if name.startswith("whisper-") and (name.endswith(".en") == (fingerprint.hex() == _ENGLISH_ONLY))
+    ]
+
+
+def _installed_that_fit(fingerprint: bytes) -> list[str]:
+    """The names of models in the store with this vocabulary; one that cannot be opened is left out."""
+    from specedge.models import store
+
+    found = []
+    for item in store.installed():
+        if not item.bundled:
+            with suppress(SpecedgeError):
+                if _vocabulary(str(item.path))[1] == fingerprint:
+                    found.append(item.name)
+    return found
 
 
 @token_map.command()
@@ -165,7 +212,7 @@ def show(path: str, text: str | None, top: int, model: str | None, as_json: bool
         click.echo(json.dumps(rows, ensure_ascii=False))
         return
     if not rows:
-        notify("the map has nothing behind that" if text is not None else "the map is empty")
+        notify("the map has nothing that follows this text" if text is not None else "the map is empty")
     width = shutil.get_terminal_size().columns
     if rows:
         click.echo(f"{'count':>7} {'sure':>5}  key > what follows")

@@ -14,6 +14,7 @@ import click
 
 from ..console import notify
 from ..options import HEAD_KINDS
+from .next_step import say_next
 
 if TYPE_CHECKING:
     from specedge.export.training.features import Course
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["train"]
 
 GB = 1 << 30
+_FEWEST_RIGHT = 0.6  # of a draft's tokens; its own passes cost as well
 _Decorator = Callable[[Any], Any]
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -93,14 +95,17 @@ def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **giv
       specedge train ctc small talks/ -o small-ctc.onnx
     """
     from specedge.export.training.ctc import CtcPlan, train_ctc
+    from specedge.export.training.features import is_checkpoint
 
     course = _course(target, audio, out, work, given)
     plan = CtcPlan(steps=given["steps"], n_hidden=given["hidden"], seed=given["seed"])
     made = train_ctc(course, out, plan, n_rough=given["rough"], max_bytes=int(given["cache_gb"] * GB))
     click.echo(
-        f"{made.path}: {made.n_windows} windows, {made.n_steps} steps; against the target's own text, held out: "
-        f"{made.byte_errors:.1%} of the bytes wrong, {made.rough_byte_errors:.1%} in noise"
+        f"{made.path}: {made.n_windows} windows, {made.n_steps} steps; on held-out windows {made.byte_errors:.1%} of "
+        f"the bytes of the target's text wrong, {made.rough_byte_errors:.1%} in noise"
     )
+    notify(f"{made.path}: {made.worth.sentence('head', made.lacks)}")
+    say_next("export", target, "--ctc" if is_checkpoint(target) else "--add-ctc", made.path)
 
 
 @train.command()
@@ -133,7 +138,7 @@ def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **giv
     type=click.IntRange(1, 32),
     default=1,
     show_default=True,
-    help="Learn what TARGET says by a beam search; 5 in Whisper-Medusa.",
+    help="Learn the texts that TARGET finds by a beam search; 5 in Whisper-Medusa.",
 )
 @click.option("--steps", type=click.IntRange(min=1), help="Training steps, at most.  [default: 2000, 200 with --mwer]")
 def heads(
@@ -153,6 +158,7 @@ def heads(
     Examples:
       specedge train heads ./checkpoint talks/ --kind medusa-block -o block.safetensors
     """
+    from specedge.export.checkpoint import HEADS_FILE
     from specedge.export.training.heads import HeadPlan, fine_tune_heads, train_heads
     from specedge.export.training.mwer import MwerPlan
 
@@ -165,6 +171,7 @@ def heads(
     if trained is not None:
         mwer = MwerPlan(steps=steps or MwerPlan.steps, optimizer=optimizer, seed=seed)
         click.echo(fine_tune_heads(course, out, mwer, trained).line)
+        say_next("export", target, "--heads", out)
         return
     plan = HeadPlan(
         kind=given["kind"],
@@ -176,7 +183,11 @@ def heads(
         seed=seed,
         unfreezes_last=given["unfreezes_last"],
     )
-    click.echo(train_heads(course, out, plan).line)
+    made = train_heads(course, out, plan)
+    click.echo(made.line)
+    notify(f"{made.path}: {made.worth.sentence('set of heads', made.lacks)}")
+    source, file = (made.path, made.path / HEADS_FILE) if plan.unfreezes_last else (Path(target), made.path)
+    say_next("export", source, "--heads", file)
 
 
 @train.command(
@@ -216,10 +227,15 @@ def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **g
     made = train_draft(course, out, plan, start=given["start"], n_layers=given["n_layers"])
     shared = ", with the target's encoder" if made.shares_encoder else ""
     click.echo(
-        f"{made.path}: {made.n_texts} texts, {made.n_steps} steps{shared}; its likeliest token is the target's, held "
-        f"out: {made.agreement:.1%} ({made.agreement_before:.1%} before); "
-        f"now: specedge export {made.path} --learnable"
+        f"{made.path}: {made.n_texts} texts, {made.n_steps} steps{shared}; on held-out windows its likeliest token is "
+        f"the target's in {made.agreement:.1%} ({made.agreement_before:.1%} before)"
     )
+    if made.agreement < _FEWEST_RIGHT:
+        notify(
+            f"{made.path}: a draft whose tokens are right so rarely will not save time: more audio and more voices are "
+            "needed, or a larger --from"
+        )
+    say_next("export", made.path, "--learnable")
 
 
 @train.command("short-windows")
@@ -228,7 +244,7 @@ def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **g
 @click.option("--rate", type=_POSITIVE, default=1e-6, show_default=True, help="Highest learning rate.")
 @_steps(5000)
 def short_windows(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **given: Any) -> None:
-    """Train TARGET to hear windows cut behind the speech, for `--audio-context auto`.
+    """Train TARGET on windows cut behind the speech, for `--audio-context auto`.
 
     TARGET is a checkpoint; AUDIO is files and folders, without transcripts. A copy of TARGET whose windows are cut to
     the speech learns the decoder states that TARGET has on whole windows (ACFT). OUTPUT is a checkpoint for
@@ -240,11 +256,14 @@ def short_windows(target: str, audio: tuple[str, ...], out: Path, work: Path | N
       specedge train short-windows ./whisper-base talks/ -o ./whisper-base-short
       specedge export ./whisper-base-short --short-windows --shortest-window 1
     """
-    from specedge.export.training.short_windows import ShortPlan, train_short_windows
+    from specedge.export.training.short_windows import SHORTEST_S, ShortPlan, train_short_windows
 
     course = _course(target, audio, out, work, given)
     plan = ShortPlan(learning_rate=given["rate"], steps=given["steps"], seed=given["seed"])
-    click.echo(train_short_windows(course, out, plan).line)
+    made = train_short_windows(course, out, plan)
+    click.echo(made.line)
+    notify(f"{made.path}: {made.sentence}")
+    say_next("export", made.path, "--short-windows", "--shortest-window", f"{SHORTEST_S:g}")
 
 
 def _course(target: str, audio: tuple[str, ...], out: Path, work: Path | None, given: Mapping[str, Any]) -> Course:

@@ -57,7 +57,12 @@ _OUTPUT = (
         metavar="FORMATS",
         help=f"{', '.join(FORMATS)}, several with commas, or all.  [default: txt; on a terminal with times]",
     ),
-    option("-o", "--output-dir", metavar="DIR", help="Write files there, named like the inputs.  [default: print]"),
+    option(
+        "-o",
+        "--output-dir",
+        metavar="DIR",
+        help="Write files there, named like the inputs; a folder's sub-folders are kept.  [default: print]",
+    ),
     switch("--skip-existing", help="Leave out inputs whose files are all in DIR, to go on with a stopped run."),
 )
 

@@ -5,7 +5,7 @@ that fails is one line on standard error and the others go on; a lone input that
 are printed as they come. Files are written when an input is done, each whole or not at all. Ctrl-C and SIGTERM are ends
 like any other: what was decided up to then is printed and written, and the error says how far that is.
 
-An output is named as openai-whisper names it: the input's name without its extension, in one folder.
+How outputs are named: `output_names`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specedge.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
-from specedge.files import check_output, identities
 
 from ..audio.audio import STDIN, AudioStream, RawFormat, expand_folders, open_audio
 from ..console import Progress, clock
@@ -28,51 +27,17 @@ from ..interrupt import interruption
 from ..longform.segments import Segment
 from ..model import TranscriptionRun, WhisperModel, vad_options
 from ..options import CPU, DrafterOptions, TranscribeOptions
-from ..output.formats import KINDS, STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
+from ..output.formats import STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
 from ..output.report import coloured_text, describe, legend, source_names, statistics, timed_text
 from .options import model_path
+from .output_names import output_paths
 from .tally import Tally
 
-__all__ = ["Request", "output_paths", "transcribe_files"]
+__all__ = ["Request", "transcribe_files"]
 
 
-def output_paths(sources: Sequence[str], folder: Path | None, formats: Sequence[str]) -> list[Mapping[str, Path]]:
-    """For each source the output file of each format, none where `folder` is None: standard output. Makes the folder.
-
-    Raises UsageError when two inputs would share an output, an output would replace an input or a file that is no
-    transcript in its format, or standard input is named twice; ResourceError when the folder cannot be made.
-    """
-    if list(sources).count(STDIN) > 1:
-        raise UsageError("'-' is given twice: standard input can be read once")
-    if folder is None:
-        return [{} for _ in sources]
-    taken: dict[str, str] = {}
-    targets: list[Mapping[str, Path]] = []
-    for source in sources:
-        stem = "stdin" if source == STDIN else Path(source).stem
-        paths: Mapping[str, Path] = {format: folder / f"{stem}.{format}" for format in formats}
-        first = paths[formats[0]]
-        other = taken.setdefault(stem.casefold(), source)  # one file on macOS and Windows
-        if len(taken) == len(targets):
-            raise UsageError(
-                f"{other} and {source} would both be written to {first}: rename one, or use two runs with different -o"
-            )
-        targets.append(paths)
-    inputs = identities(source for source in sources if source != STDIN)
-    for paths in targets:
-        for format, path in paths.items():
-            check_output(path, KINDS[format], inputs=inputs)
-    _make_folder(folder)
-    return targets
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise UsageError(f"-o {folder}: this is a file, expected a folder") from None
-    except OSError as error:
-        raise ResourceError(f"cannot make the folder {folder}: {error.strerror or error}; choose another -o") from None
+_FEWEST = 8  # tokens that say something: single words are often as unsure
+_UNSURE = -1.0  # openai-whisper's logprob_threshold, which all fallbacks missed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +95,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     files = expand_folders(request.files, notify=remark, report=fail)
     is_alone = len(files) == 1 and not failed
     _check(request, files)
-    targets = output_paths(files, request.folder, request.formats)
+    targets = output_paths(files, request.folder, request.formats, request.files)
     path = None if request.model is None else _model_path(request)
     work = list(zip(files, targets, strict=True))
     if request.skips_existing:
@@ -190,6 +155,7 @@ class _Run:
             self._streamed = coloured_text(self._tokenizer, source_names(drafter), has_colours=_no_colours() is None)
         self._segments: list[Segment] = []
         self._n_segments = 0
+        self._n_tokens, self._logprobs, self._is_doubted = 0, 0.0, False
         self._done_s = 0.0
         self._written = paths
         self._stopped_by: BaseException | None = None
@@ -219,10 +185,24 @@ class _Run:
         try:
             for segment in self._call:
                 self._n_segments += 1
+                self._n_tokens += len(segment.tokens)
+                self._logprobs += segment.avg_logprob * len(segment.tokens)
                 self._advance(segment.end)
+                self._doubt()  # before the text that it is about
                 yield segment
         except (KeyboardInterrupt, Interrupted) as error:
             self._stopped_by = error
+
+    def _doubt(self) -> None:
+        """Say once that the model is too unsure of the text up to now."""
+        if self._is_doubted or self._n_tokens < _FEWEST or self._logprobs >= _UNSURE * self._n_tokens:
+            return
+        self._is_doubted = True
+        self._remark(
+            f"warning: {self._stream.name}: the model is very unsure of this text (average log-probability "
+            f"{self._logprobs / self._n_tokens:.1f}), which may be nonsense: check the language (-l), or use a larger "
+            "model (-m)"
+        )
 
     def _on_progress(self, done_s: float) -> None:
         if not self._request.filters_speech:  # else these are seconds of speech, and the segments tell the time

@@ -149,7 +149,7 @@ def test_a_bundle_without_it_opens_and_says_what_to_do(old: Path) -> None:
 def test_adding_it_gives_the_bundle_of_a_new_export(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in old.iterdir()}
     assert main(["export", str(old), "--add-align"]) == 0
-    assert "can time words now, by 2 alignment heads" in capsys.readouterr().out
+    assert "can time words now, with 2 alignment heads" in capsys.readouterr().out
     assert Bundle.open(old).digest == bundle("int8").digest
     changed = {path.name for path in old.iterdir() if path.stat().st_mtime_ns != before.get(path.name)}
     assert changed == {"align.onnx", "specedge.json"}

@@ -57,7 +57,7 @@ def test_adding_it_gives_the_bundle_of_a_new_export(
     assert "has a CTC head, so it is not changed in place" in capsys.readouterr().err
     assert Bundle.open(made.path).digest == first
     assert main(["export", str(made.path), "--add-ctc", str(other), "--force"]) == 0
-    assert "micro brings a CTC head now" in capsys.readouterr().out
+    assert "micro has a CTC head now" in capsys.readouterr().out
     assert Bundle.open(made.path).digest != first
     add_ctc_head(made.path, head)
     assert Bundle.open(made.path).digest == first

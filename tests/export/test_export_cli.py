@@ -15,6 +15,7 @@ from specedge.export import export as export_cli
 from specedge.export.export import export_to
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli import export as export_command
 from specedge.runtime.cli.main import main
 from support.checkpoints import make_checkpoint
 from support.exported import bundle, checkpoint
@@ -36,9 +37,10 @@ def test_one_line_says_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = tmp_path / "out"
     assert main(["export", str(checkpoint()), "-o", str(out), "--name", "mine"]) == 0
     said = capsys.readouterr()
-    assert said.err == "" and said.out.count("\n") == 1
+    assert said.err == f"specedge: next: specedge transcribe talk.wav -m {out}\n" and said.out.count("\n") == 1
     assert said.out.startswith(f"{out}: mine, int8, 0.")
-    assert " MB; rows exact; against float32: features off by 0.0" in said.out
+    assert " MB; drafting is exact here; checked: rounding moves the encoder's output by " in said.out
+    assert "usual for int8 is 5% to 12%" in said.out
     assert Bundle.open(out).manifest.name == "mine"
 
 
@@ -49,13 +51,30 @@ def test_without_a_folder_it_goes_into_the_store(tmp_path: Path) -> None:
     assert store.find("My-Model-v2").samefile(made.path)
 
 
+def test_the_next_command_names_a_bundle_of_the_store(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(checkpoint()), "--name", "mine", "--precision", "fp32"]) == 0
+    said = capsys.readouterr()
+    assert said.err.endswith("next: specedge transcribe talk.wav -m mine\n")
+    assert "drafting is exact here; checked: its numbers are the checkpoint's to within 0.00" in said.out
+
+
+def test_an_unusual_error_is_said() -> None:
+    check = {"row_invariance": {"exact": False}, "features_relative_error": 0.2, "logits_relative_error": 0.1}
+    manifest = SimpleNamespace(selfcheck=check, precision="int8")
+    found = export_command._findings(SimpleNamespace(manifest=manifest, size_bytes=10**6))  # type: ignore[arg-type]
+    assert found == (
+        "1.0 MB; drafting is off here; checked: rounding moves the encoder's output by 20.0% and the logits by 10.0%, "
+        "usual for int8 is 5% to 12%; that is much: compare its text with that of --precision fp32"
+    )
+
+
 def test_other_precisions_do_not_take_the_plain_name() -> None:
     assert export_to(str(checkpoint()), precision="fp32").manifest.name == "plain-fp32"
 
 
 def test_int4_is_made_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(checkpoint()), "-o", str(tmp_path / "out"), "--precision", "int4"]) == 0
-    assert "int4 is smaller, not faster, and costs accuracy" in last_line(capsys)
+    assert "int4 is smaller, not faster, and costs accuracy" in capsys.readouterr().err
 
 
 def test_a_bundle_is_replaced_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,12 +90,12 @@ def test_a_bundle_is_told_in_place_that_it_knows_short_windows(
     path = Path(shutil.copytree(bundle().path, tmp_path / "told"))
     before = {one.name: one.stat().st_mtime_ns for one in path.iterdir()}
     assert main(["export", str(path), "--short-windows"]) == 0
-    assert "says now that it was trained with short windows too" in capsys.readouterr().out
+    assert "is marked as trained with short windows" in capsys.readouterr().out
     assert {one.name for one in path.iterdir() if one.stat().st_mtime_ns != before.get(one.name)} == {"specedge.json"}
     assert Bundle.open(path).manifest.short_windows and main(["inspect", str(path)]) == 0
     assert ", trained with shorter ones too" in capsys.readouterr().out
     assert main(["export", str(path), "--short-windows"]) == 2
-    assert "says already that it was trained with short windows" in last_line(capsys)
+    assert "is already marked as trained with short windows" in last_line(capsys)
 
 
 def test_a_checkpoint_that_knows_short_windows_makes_such_a_bundle(tmp_path: Path) -> None:

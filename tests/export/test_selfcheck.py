@@ -17,7 +17,7 @@ from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
 from specedge.export.layers import PRECISIONS, quantize_columns
 from specedge.export.onnx_builder import CONTRIB, GraphBuilder
-from specedge.export.selfcheck import check_bundle, relative_error
+from specedge.export.selfcheck import TEST_TEXT, check_bundle, check_ids, relative_error
 from specedge.runtime.bundle.manifest import MANY_GRAPH
 from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.drafters.registry import make_drafter
@@ -140,8 +140,8 @@ def test_an_align_graph_of_other_heads_is_refused() -> None:
 
 def test_not_a_number_is_no_small_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def decode(ids: Any, features: Any, dims: Any, weights: Any, scores: dict[int, Any]) -> Any:
-        scores[1] = np.zeros((2, 12, len(features)), np.float32)
-        return np.zeros((12, 1000), np.float32)
+        scores[1] = np.zeros((2, len(ids), len(features)), np.float32)
+        return np.zeros((len(ids), 1000), np.float32)
 
     monkeypatch.setattr(selfcheck, "encode", lambda *_: np.full((100, 64), np.nan, np.float32)[:125])
     monkeypatch.setattr(selfcheck, "decode", decode)
@@ -157,6 +157,15 @@ def test_the_numbers_are_for_the_manifest() -> None:
     assert {row["rows_per_pass"] for row in rows} == {1, 2, 3, 5, 8, 16} and {row["threads"] for row in rows} == {1, 2}
     assert all(row["n_differing"] == 0 and row["n_compared"] >= 40 for row in rows)
     assert np.array(check["golden"]).shape == (6, 8)
+
+
+def test_the_check_asks_as_a_transcription_does() -> None:
+    made = bundle("fp32")
+    ids = check_ids(made)
+    assert ids[:4] == made.manifest.whisper_tokens.prompt("en", timestamps=False)
+    assert made.tokenizer.decode(ids[4:]) == TEST_TEXT
+    narrow = replace(made.manifest, dims=replace(made.manifest.dims, n_text_ctx=6))
+    assert check_ids(replace(made, manifest=narrow)) == ids[:6]
 
 
 def test_relative_error_of_nothing_is_finite() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from specedge.errors import AudioError, ResourceError, UsageError
 from specedge.runtime.audio.audio import expand_folders
-from specedge.runtime.cli.transcribe_files import output_paths
+from specedge.runtime.cli.output_names import output_paths
 
 
 def expand(*names: str) -> tuple[list[str], list[str], list[Exception]]:
@@ -83,9 +83,33 @@ def test_outputs_are_named_after_the_inputs(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sources", "given", "names"),
+    [
+        (["a/talk.wav"], [], ["talk"]),
+        (["a/talk.wav", "b/talk.wav", "b/other.wav"], [], ["a/talk", "b/talk", "other"]),
+        (["x/a/talk.wav", "y/a/Talk.mp3"], [], ["x/a/talk", "y/a/Talk"]),
+        (["talk.wav", "talk.mp3", "rest.mp3"], [], ["talk.wav", "talk.mp3", "rest"]),
+        (["a/talk.wav", "a/talk.mp3", "b/talk.wav"], [], ["talk.wav", "talk.mp3", "talk"]),
+        (["talks/1.wav", "talks/mon/1.wav", "talks/tue/2.wav"], ["talks"], ["1", "mon/1", "tue/2"]),
+        (["p/talks/1.wav", "q/talks/1.wav"], ["p/talks", "q/talks/"], ["p/talks/1", "q/talks/1"]),
+        (["talks/sub/1.wav", "sub/1.wav"], ["talks", "sub/1.wav"], ["sub/1", "1"]),
+        (["-", "b/stdin.wav"], ["-", "b/stdin.wav"], ["stdin", "b/stdin"]),
+        (["-", "/stdin.wav"], [], ["stdin", "stdin.wav"]),
+    ],
+)
+def test_outputs_keep_the_folders_that_tell_them_apart(
+    here: Path, sources: list[str], given: list[str], names: list[str]
+) -> None:
+    found = output_paths(sources, Path("out"), ["txt"], given or sources)
+    assert [paths["txt"].as_posix() for paths in found] == [f"out/{name}.txt" for name in names]
+    assert all(paths["txt"].parent.is_dir() for paths in found)
+
+
+@pytest.mark.parametrize(
     ("sources", "said"),
     [
-        (["a.wav", "sub/A.mp3"], "a.wav and sub/A.mp3 would both be written to out/A.txt"),
+        (["a.wav", "./a.wav"], "a.wav and ./a.wav would both be written to out/a.txt"),
+        (["a.wav", "A.wav"], "a.wav and A.wav would both be written to out/A.txt"),
         (["-", "-"], "'-' is given twice"),
         (["out/a.srt"], "the output out/a.srt would replace the input"),
     ],

@@ -47,10 +47,17 @@ def test_a_head_is_trained_and_fits_the_bundle(
     arguments += ["--language", "en", "--rough", "0", "--threads", "1"]
     assert main(arguments) == 0
     said = capsys.readouterr()
-    assert "2 steps; against the target's own text, held out: " in said.out
-    assert "\r" not in said.err  # no progress in a pipe
+    assert "2 steps; on held-out windows " in said.out and said.out.count("\n") == 1
+    assert "\r" not in said.err  # no progress line that is redrawn in a pipe
+    assert "after a stop (Ctrl-C) the same command goes on from there" in said.err
+    *_, judgement, then = said.err.splitlines()
+    assert "of the model's tokens are right, about " in judgement and "this head " in judgement
+    added = "--ctc" if is_checkpoint else "--add-ctc"
+    assert then == f"specedge: next: specedge export {source} {added} {head}"
     assert main(["export", str(checkpoint()), "-o", str(made), "--ctc", str(head)]) == 0
     CtcHead(Bundle.open(made), Canceller()).load()
+    if not is_checkpoint:  # the bundle with the head in it says the same, so nothing is to be done again
+        arguments[2] = str(made)
     assert main(arguments) == 0
     assert "going on from step 2" in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import signal
 from collections.abc import Iterator
@@ -24,11 +25,13 @@ from specedge.export.training.features import (  # noqa: E402
     Window,
     collect_features,
     load_features,
+    seconds_of,
 )
+from specedge.runtime import console  # noqa: E402
 from specedge.runtime.interrupt import held_back  # noqa: E402
 from support.exported import bundle  # noqa: E402
 from support.moved import check_moves  # noqa: E402
-from support.sound import NOISE  # noqa: E402
+from support.sound import NOISE, wav_bytes  # noqa: E402
 
 PLAN = CtcPlan(steps=40, n_batch=8, every=20, warm_up=5, n_hidden=16, n_trunk=8, n_taps=3, learning_rate=0.02)
 N_STATE = 12
@@ -62,6 +65,7 @@ def test_a_toy_language_is_learned(tmp_path: Path) -> None:
     trainer = CtcTrainer(dataclasses.replace(PLAN, steps=80), windows, tmp_path)
     trainer.judge()
     trainer.run(lambda step: None)
+    assert trainer.lacks == "more --steps" and "still getting better" in trainer.ending
     assert trainer.figures[-1] < trainer.figures[0] / 2 and trainer.best_loss == min(trainer.figures)
     assert byte_errors(trainer.best.weights(), split(windows)[1]) < 0.6
 
@@ -120,13 +124,87 @@ def test_a_state_of_another_plan_is_left_alone(tmp_path: Path) -> None:
     assert not CtcTrainer(dataclasses.replace(PLAN, n_hidden=8), _toy(), tmp_path).load()
     assert not CtcTrainer(PLAN, _toy(40), tmp_path).load()
     assert CtcTrainer(PLAN, _toy(), tmp_path).load()
+    lines: list[str] = []
+    CtcTrainer(dataclasses.replace(PLAN, steps=2, every=2), _toy(), tmp_path).run_or_go_on("train", lines.append)
+    assert lines[0].endswith("ctc.pt: was saved with other options or other audio, so the training begins anew")
 
 
 def test_it_stops_early_when_nothing_is_gained(tmp_path: Path) -> None:
-    plan = dataclasses.replace(PLAN, steps=1000, every=2, patience=3, learning_rate=0.0)
+    plan = dataclasses.replace(PLAN, steps=1000, every=2, patience=3, learning_rate=0.0, warm_up=2)
     trainer = CtcTrainer(plan, _toy(20), tmp_path)
     trainer.run(lambda step: None)
-    assert trainer.step == 2 * (1 + 3)
+    assert trainer.step == 2 * (1 + 3) and trainer.best_step == 2
+    assert trainer.ending == (
+        "stopped at step 8 of 1000, because the held-out recordings gained nothing more; the weights of step 2 are kept"
+    )
+    assert trainer.lacks == "more audio and more voices"
+
+
+def test_little_audio_is_judged_often_and_not_given_up_in_the_warm_up(tmp_path: Path) -> None:
+    plan = dataclasses.replace(PLAN, steps=1000, every=200, patience=2, learning_rate=0.0, warm_up=40)
+    trainer = CtcTrainer(plan, _toy(60), tmp_path)
+    assert trainer.every == 4 * 7, "four rounds of 54 windows, 8 a step"
+    trainer.run(lambda step: None)
+    assert trainer.step == 5 * 28, "the first judgement behind 3 * 40 steps"
+
+
+@pytest.mark.parametrize("part", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = CtcTrainer(dataclasses.replace(PLAN, steps=20, every=10), _toy(), tmp_path)
+    loss, before = trainer.loss, copy.deepcopy(trainer.net.state_dict())
+
+    def broken(batch: Any) -> Any:
+        found = loss(batch)
+        if not trainer.net.training or trainer.step >= 3:
+            return found
+        return found * float("nan") if part == "loss" else found - found.detach() + (found - found.detach()).sqrt()
+
+    monkeypatch.setattr(trainer, "loss", broken)
+    for _ in range(3):
+        trainer.advance()
+    assert trainer.n_skipped == trainer.step == 3
+    assert all(torch.equal(value, before[name]) for name, value in trainer.net.state_dict().items())
+    lines: list[str] = []
+    trainer.run_or_go_on("train", lines.append)
+    assert "; 3 steps left out: loss or gradient not finite" in lines[0] and "left out" not in lines[1]
+    assert lines[-1].endswith("; 3 steps left out: loss or gradient not finite") and np.isfinite(trainer.best_loss)
+    again = CtcTrainer(dataclasses.replace(PLAN, steps=20, every=10), _toy(), tmp_path)
+    assert again.load() and (again.n_skipped, again.best_step) == (3, trainer.best_step)
+
+
+def test_a_held_out_loss_that_is_no_number_is_no_gain(tmp_path: Path) -> None:
+    trainer = CtcTrainer(PLAN, _toy(), tmp_path)
+    assert not trainer.keep(float("nan")) and trainer.n_worse == 1
+    assert trainer.keep(1.0) and not trainer.keep(float("nan")) and trainer.best_loss == 1.0
+
+
+def test_a_log_gets_a_line_at_least_every_ten_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    trainer = CtcTrainer(dataclasses.replace(PLAN, every=10, patience=9), _toy(), tmp_path)
+    advance = trainer.advance
+
+    def slow() -> None:
+        now[0] += 2
+        advance()
+
+    monkeypatch.setattr(trainer, "advance", slow)
+    trainer.run_or_go_on("train", lambda line: None)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10 + 1 and all(line.startswith("train  [") for line in lines)
+    assert lines[4].endswith("50%  20/40 steps  0:40 left")
+
+
+def test_the_length_of_the_audio_is_known_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav_bytes(NOISE[:16000]))
+    (tmp_path / "b.wav").write_bytes(wav_bytes(NOISE[:8000]))
+    (tmp_path / "c.wav").write_bytes(b"RIFF")
+    assert seconds_of([str(tmp_path)], 60.0) == 1.5 and seconds_of([str(tmp_path)], 1.0) == 1.0
+    assert seconds_of([str(tmp_path / "none")], 60.0) == 60.0
 
 
 def test_too_little_audio_is_said(tmp_path: Path) -> None:
@@ -256,7 +334,7 @@ def test_ctrl_c_ends_a_step_saves_and_loses_nothing(tmp_path: Path, monkeypatch:
     for name, value in whole.best.state_dict().items():
         assert torch.equal(value, later.best.state_dict()[name]), name
     rows = later.curve.path.read_text().splitlines()
-    assert rows[0] == "step,loss,held_out_loss,best_held_out_loss" and len(rows) == len(later.figures) == len(lines)
+    assert rows[0] == "step,loss,held_out_loss,best_held_out_loss" and len(rows) == len(later.figures) == len(lines) - 1
     assert [round(float(row.split(",")[2]), 3) for row in rows[1:]] == [round(loss, 3) for loss in later.figures[1:]]
     drawn = later.curve.plot.read_text()
     assert drawn.count("<circle") == 2 * (len(rows) - 1) and "ctc: loss by step" in drawn

@@ -123,7 +123,7 @@ def test_training_that_was_stopped_ends_as_the_other(tmp_path: Path) -> None:
 
 
 def test_a_draft_that_training_makes_worse_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = trainer(tmp_path, every=2, patience=2)
+    made = trainer(tmp_path, every=2, patience=2, warm_up=1)
     monkeypatch.setattr(made, "loss", lambda batch: -DraftTrainer.loss(made, batch))
     made.judge()
     made.run(lambda step: None)

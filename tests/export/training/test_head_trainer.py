@@ -93,7 +93,7 @@ def test_training_that_was_stopped_ends_as_the_other(tmp_path: Path) -> None:
 
 
 def test_training_ends_when_the_loss_stops_falling(tmp_path: Path) -> None:
-    made = trainer("mtp-latent", tmp_path, every=1, patience=2, learning_rate=0.0)
+    made = trainer("mtp-latent", tmp_path, every=1, patience=2, learning_rate=0.0, warm_up=1)
     made.run(lambda step: None)
     assert made.step == 3
 

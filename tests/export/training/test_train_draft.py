@@ -41,8 +41,9 @@ def test_layers_of_the_target_become_a_draft_with_its_encoder(
     out = tmp_path / "draft"
     assert train(checkpoint(), audio, out, "--layers", 1) == 0
     said = capsys.readouterr()
-    assert "2 steps, with the target's encoder; its likeliest token is the target's, held out: " in said.out
-    assert said.out.endswith(f"now: specedge export {out} --learnable\n") and "\r" not in said.err
+    assert "2 steps, with the target's encoder; on held-out windows its likeliest token is the target's in " in said.out
+    assert said.err.endswith(f"specedge: next: specedge export {out} --learnable\n") and "\r" not in said.err
+    assert "a draft whose tokens are right so rarely will not save time" in said.err
     assert main(["export", str(out), "-o", str(tmp_path / "made"), "--learnable"]) == 0
     made = Bundle.open(tmp_path / "made")
     assert encoder_fingerprint(made.manifest) == encoder_fingerprint(bundle().manifest)

@@ -31,7 +31,7 @@ def test_the_quickest_is_chosen_and_its_equals_are_named() -> None:
 def test_a_gain_that_is_small_or_unsure_leaves_plain_decoding(speed: tuple[float, float, float]) -> None:
     verdict = chosen(ngram=speed)
     assert verdict.drafter == "none" and verdict.decoder_speed_up == 1.0
-    assert "leave --drafter none" in verdict.words()
+    assert "use --drafter none" in verdict.words()
 
 
 def test_an_unsure_one_does_not_hide_a_sure_one() -> None:

@@ -160,9 +160,9 @@ LINES: list[tuple[list[str], int, str]] = [
     ),
     (["transcribe", "-", "-"], 2, "'-' is given twice: standard input can be read once"),
     (
-        ["transcribe", "a.wav", "sub/A.mp3", "-o", "out"],
+        ["transcribe", "a.wav", "./a.wav", "-o", "out"],
         2,
-        "a.wav and sub/A.mp3 would both be written to out/A.txt: rename one, or use two runs with different -o",
+        "a.wav and ./a.wav would both be written to out/a.txt: rename one, or use two runs with different -o",
     ),
     (
         ["transcribe", "a.wav", "-f", "srt,txt"],

@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import zlib
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
+from specedge.runtime.cli import map as token_maps
 from specedge.runtime.cli.main import main
+from specedge.runtime.text.tokenizer import unpack_table
 from support.bundles import write_bundle
 
 TEXT = "Check the oil level of pump two.\nCheck the oil filter of pump nine.\nReplace the fuse on motor two.\n" * 4
@@ -43,6 +48,36 @@ def test_build_info_and_eval(corpus: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["sentences"] == 12 and found["expected_decoder_speed_up"] > 1.5 and found["hit_rate"] == 1
     assert main(["map", "eval", str(path), "--text", str(corpus)]) == 0
     assert "expected decoder speed up" in capsys.readouterr().out
+
+
+def test_a_new_map_says_which_models_it_fits_and_the_next_command(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
+    path = _build(corpus, "x.tmap", "-m", "demo")
+    said, then = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"specedge: {path}: 12 sentences, ")
+    assert "; fits every multilingual Whisper (tiny, base, small, medium, large-v1, " in said
+    assert said.endswith(" and their fine-tunes), no English-only one")
+    assert then == f"specedge: next: specedge transcribe talk.wav -m demo --drafter tokenmap --token-map {path}"
+    write_bundle(tmp_path / "home" / "models" / "mine")
+    write_bundle(tmp_path / "home" / "models" / "broken")
+    (tmp_path / "home" / "models" / "broken" / "tokenizer.bin").write_bytes(b"no tokenizer")
+    _build(corpus, "y.tmap", "-m", "mine")
+    said, then = capsys.readouterr().err.splitlines()
+    assert said.endswith(" tokens; fits models with the same vocabulary alone; installed: mine")
+    assert " -m mine --drafter tokenmap " in then
+
+
+@pytest.mark.parametrize(
+    ("name", "n_text", "kind", "example"),
+    [("multilingual", 50257, "multilingual", "tiny"), ("gpt2", 50256, "English-only", "tiny.en")],
+)
+def test_the_published_vocabularies_are_known(name: str, n_text: int, kind: str, example: str) -> None:
+    table = files("specedge.models").joinpath("vocabularies", f"{name}.bin.z").read_bytes()
+    fingerprint = text_fingerprint(unpack_table(zlib.decompress(table), name), n_text)
+    assert token_maps._fitting(fingerprint, ["x"]).startswith(f"fits every {kind} Whisper ({example}, ")
+    assert token_maps._known_that_fit(fingerprint)[0] == example
 
 
 @pytest.mark.slow
@@ -154,7 +189,7 @@ def test_what_a_map_says_as_text(
     assert row["sure"] == 1.0 and row["ends"] is True
     assert main(["map", "show", str(path), "zebra zebra"]) == 0
     captured = capsys.readouterr()
-    assert captured.out == "" and "nothing behind that" in captured.err
+    assert captured.out == "" and "the map has nothing that follows this text" in captured.err
     assert main(["map", "show", "no.tmap"]) != 0
 
 

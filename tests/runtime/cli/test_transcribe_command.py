@@ -15,6 +15,7 @@ import pytest
 
 from specedge.runtime import model as models
 from specedge.runtime.cli import main, transcribe_files
+from specedge.runtime.cli import transcribe as transcribe_module
 from specedge.runtime.decoding.decode import Speculation
 from specedge.runtime.drafters import registry
 from specedge.runtime.longform import vad_filter
@@ -166,6 +167,17 @@ def test_a_folder_of_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "specedge: talks: 3 audio files" and len(lines) == 5 and "bad.wav" in lines[3]
 
 
+def test_recordings_of_one_name_keep_their_folders(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a/talk.wav", "b/talk.wav", "talks/mon/1.wav"):
+        os.makedirs(os.path.dirname(name))
+        wav(name)
+    run(capsys, "a/talk.wav", "b/talk.wav", "talks", "-o", "out")
+    written = sorted(path.as_posix() for path in Path("out").rglob("*.txt"))
+    assert written == ["out/a/talk.txt", "out/b/talk.txt", "out/mon/1.txt"]
+    _, err = run(capsys, "a/talk.wav", "b/talk.wav", "talks", "-o", "out", "--skip-existing")
+    assert err.splitlines()[-1] == "specedge: 0 done, 3 left out"
+
+
 def test_an_empty_folder_among_others(capsys: pytest.CaptureFixture[str]) -> None:
     os.mkdir("nothing")
     out, err = run(capsys, "nothing", wav("a.wav"), code=1)
@@ -242,6 +254,27 @@ def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str], says: Any) -> Non
         "specedge: a.wav: 0:04 of audio, language de (0.75), 1 segment",
     ]
     assert run(capsys, "a.wav", "--verbose", "False")[1] == ""
+
+
+def test_a_doubt_comes_before_the_text(
+    capsys: pytest.CaptureFixture[str], says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(transcribe_files, "_print", events.append)
+    monkeypatch.setattr(transcribe_module, "notify", events.append)
+    sure = dataclasses.replace(spoken(0.0, " fine"), avg_logprob=-0.2, tokens=[5] * 3)
+    unsure = dataclasses.replace(spoken(1.0, " odd"), avg_logprob=-1.5, tokens=[5] * 20)
+    says(sure, unsure, unsure)
+    run(capsys, wav("a.wav"))
+    assert events[0] == "fine\n" and events[2:] == ["odd\n", "odd\n"]
+    assert events[1] == (
+        "warning: a.wav: the model is very unsure of this text (average log-probability -1.3), which may be nonsense: "
+        "check the language (-l), or use a larger model (-m)"
+    )
+    events.clear()
+    says(unsure)
+    run(capsys, "a.wav", "-q")
+    assert events == ["odd\n"]
 
 
 def test_quiet_hides_warnings_of_the_library_and_only_for_this_run(
