@@ -1,7 +1,7 @@
 """The byte table and the special-token layout of a checkpoint, from whichever files it has.
 
-The table, in this order: `tokenizer.json`; `vocab.json`; one `*.tiktoken` rank file; CTranslate2's `vocabulary.json` or
-`vocabulary.txt`; else the built-in table that belongs to the vocabulary size (models/vocabularies).
+The table, in this order: `tokenizer.json`; `vocab.json`; CTranslate2's `vocabulary.json` or `vocabulary.txt`; one
+`*.tiktoken` rank file; else the built-in table that ends where the layout's text does (models/vocabularies).
 
 Merges are not read. Text is made of bytes, and prompts are merged by id, as tiktoken merges openai-whisper's own
 vocabularies: files whose merges are missing, doubled or in another order, as in faster-whisper's conversion of base,
@@ -191,6 +191,27 @@ def _fitting(claims: _Claims, n_vocab: int) -> _Published | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
+def _check_size(claims: _Claims, added: Mapping[str, int], published: _Published | None, n_vocab: int) -> None:
+    """Raises CheckpointError for the files of one published model beside the weights of another.
+
+    Fewer rows than the files name are no model's own. One or two rows more are, if the files name them too; weights
+    that were padded have more.
+    """
+    named = max([0, *added.values(), *claims.languages.values(), *claims.roles.values()])
+    if published is not None:
+        theirs = published.n_vocab
+        is_other = n_vocab in _PUBLISHED and theirs < n_vocab and named < theirs
+    else:
+        theirs = next((layout.n_vocab for layout in _PUBLISHED.values() if claims.roles and claims.fit(layout)), 0)
+        begin = claims.roles.get("timestamp_begin", n_vocab)
+        is_other = theirs > n_vocab and begin + (_count_timestamps(added, begin) or n_vocab) > n_vocab
+    if is_other:
+        raise CheckpointError(
+            f"the checkpoint's tokenizer files and configs are those of a Whisper of {theirs} tokens, its weights have "
+            f"{n_vocab} rows; put the model's own tokenizer files beside its weights"
+        )
+
+
 def _languages(claims: _Claims, published: _Published | None, generation: Mapping[str, Any]) -> dict[str, int]:
     """Language codes and ids; none for an English-only model, whose vocabulary reserves the ids all the same."""
     flag = generation.get("is_multilingual")
@@ -231,6 +252,7 @@ def read_layout(
     """
     claims = _collect(added, config, generation)
     published = _fitting(claims, n_vocab)
+    _check_size(claims, added, published, n_vocab)
     if published is None and not added and not claims.roles:
         return standard_layout(n_vocab)  # raises: neither a published size nor anything said
     roles = {**(published.roles if published is not None else {}), **claims.roles}
@@ -259,6 +281,8 @@ def read_layout(
 
 MAX_FILE_BYTES = 64 << 20
 _TABLE_OF_SIZE = {51864: "gpt2", 51865: "multilingual", 51866: "multilingual"}
+_END_OF_TEXT = "<|endoftext|>"
+_OWN_FILES = "put the model's own tokenizer.json beside its weights"
 _SPECIAL_TOKEN = re.compile(r"<\|[^|]+\|>")
 _SYMBOLS = [
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
@@ -312,19 +336,24 @@ def read_vocabulary(
     Raises `CheckpointError` for missing, unreadable or contradicting files.
     """
     files = _read_files(folder) if folder is not None else _Files(where="checkpoint")
-    if files.vocab:
+    if folder is not None and not files.vocab and (folder / "model.bin").is_file():
+        _read_list(folder, files)
+    try:
         special = read_layout(files.added, config, generation, n_vocab)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}" if folder is not None else str(error)) from None
+    if files.vocab:
         return _table_of(files, special), special
     rank_file = _find_rank_file(folder)
     if rank_file is not None:
-        special = read_layout(files.added, config, generation, n_vocab)
         ranks, where = parse_rank_lines(_read_text(rank_file).splitlines(), str(rank_file)), str(rank_file)
     else:
-        name = _TABLE_OF_SIZE.get(n_vocab)
+        name = {50256: "gpt2", 50257: "multilingual"}.get(special.eot)
         if name is None:
-            standard_layout(n_vocab)  # raises, and says what is missing
-            raise CheckpointError(f"no built-in vocabulary for size {n_vocab}")
-        special = read_layout(files.added, config, generation, n_vocab)
+            raise CheckpointError(
+                f"{folder or 'checkpoint'}: has no tokenizer files, and its text ends at token {special.eot}, as in no "
+                f"published Whisper; {_OWN_FILES}"
+            )
         ranks, where = built_in_table(name), f"the built-in {name} vocabulary"
     if len(ranks) != special.eot:
         raise CheckpointError(
@@ -431,11 +460,15 @@ def _read_text(path: Path) -> str:
         raise CheckpointError(f"cannot read {path}: {error}") from None
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Any:
     try:
-        value = json.loads(_read_text(path))
+        return json.loads(_read_text(path))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is no valid JSON ({error}); download it again") from None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    value = _read_json(path)
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
@@ -475,13 +508,35 @@ def _read_files(folder: Path) -> _Files:
     return files
 
 
+def _read_list(folder: Path, files: _Files) -> None:
+    """CTranslate2's list of every token by id, where a folder has no other vocabulary.
+
+    Text tokens come first, then special ones, then what a fine-tune has added. A vocabulary that was padded has the
+    names of timestamps a second time.
+    """
+    path = next((folder / name for name in ("vocabulary.json", "vocabulary.txt") if (folder / name).is_file()), None)
+    if path is None:
+        return
+    files.where = str(path)
+    tokens = _read_json(path) if path.suffix == ".json" else _read_text(path).replace("\r\n", "\n").split("\n")
+    if not isinstance(tokens, list) or set(map(type, tokens)) - {str} or _END_OF_TEXT not in tokens:
+        raise CheckpointError(f"{path}: expected a list of tokens with {_END_OF_TEXT}; {_OWN_FILES}")
+    n_text = tokens.index(_END_OF_TEXT)
+    files.vocab = {token: id_ for id_, token in enumerate(tokens[:n_text])}
+    for id_, content in enumerate(tokens[n_text:], n_text):
+        if content and content not in files.added:
+            files.add(content, id_, special=False)
+
+
 def _read_tokenizer_json(path: Path, files: _Files) -> None:
     data = _read_object(path)
     model, added = data.get("model"), data.get("added_tokens")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
-        raise CheckpointError(f"{path} is no byte-pair tokenizer; Whisper checkpoints have one")
-    if "ByteLevel" not in json.dumps(data.get("pre_tokenizer")):
-        raise CheckpointError(f"{path} does not cut text as GPT-2 does (pre_tokenizer ByteLevel); ids would differ")
+        raise CheckpointError(f"{path} is no byte-pair tokenizer, which every Whisper has; {_OWN_FILES}")
+    if "ByteLevel" not in json.dumps([data.get("pre_tokenizer"), data.get("decoder")]):
+        raise CheckpointError(
+            f"{path} does not spell bytes as GPT-2 does (a pre_tokenizer or decoder ByteLevel); {_OWN_FILES}"
+        )
     files.regexes = list(_regexes(data.get("pre_tokenizer")))
     files.vocab = model["vocab"]
     for token in added if isinstance(added, list) else []:
@@ -554,7 +609,4 @@ def _check_ids(files: _Files, special: TokenLayout, text: Sequence[tuple[str, in
         raise CheckpointError(f"{where}: two tokens have the id {twice}, expected one")
     holes = sorted(set(range(eot - 1)) - ids)  # the multilingual 50256 has no text, and some files leave it out
     if holes:
-        raise CheckpointError(
-            f"{where}: no token has id {holes[0]}; {len(holes)} of {eot} are missing; "
-            "put the model's own tokenizer.json beside its weights"
-        )
+        raise CheckpointError(f"{where}: no token has id {holes[0]}; {len(holes)} of {eot} are missing; {_OWN_FILES}")

@@ -6,6 +6,7 @@ import base64
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from specedge.errors import CheckpointError
 from specedge.export.vocabulary import built_in_table, parse_rank_lines, read_vocabulary, standard_layout
 from specedge.runtime.text.tokenizer import Tokenizer
 from specedge.runtime.text.words import split_words
-from support.checkpoints import Layout
+from support.checkpoints import SIZES, Layout, generation_config
 from support.vocab import GPT2_PATTERN, HF_FILES, mixed_text, spell, table, toy_ranks, write_hf_tokenizer
 
 MICRO = Layout.of(1000, 100, False)
@@ -184,13 +185,107 @@ def _gives_what_tiktoken_gives(folder: Path) -> None:
         assert ours.encode(text) == theirs.encode_ordinary(text)
 
 
+def _as_ctranslate2(folder: Path, tokens: list[str], name: str) -> None:
+    """A folder of CTranslate2's without tokenizer.json."""
+    folder.mkdir(exist_ok=True)
+    (folder / "model.bin").touch()
+    text = json.dumps(tokens) if name.endswith(".json") else "\n".join(tokens) + "\n"
+    (folder / name).write_text(text, encoding="utf-8", newline="")
+
+
+def _all_tokens(layout: Layout) -> list[str]:
+    """What CTranslate2's converter lists."""
+    ranks = table("gpt2" if layout.en else "multilingual")[: layout.n_text]
+    return [*map(spell, ranks), *layout.specials, *layout.timestamps]
+
+
+@pytest.mark.parametrize("name", ["vocabulary.txt", "vocabulary.json"])
+@pytest.mark.parametrize("n_vocab", [51864, 51865, 51866])
+def test_ctranslate2_s_list_alone(n_vocab: int, name: str, tmp_path: Path) -> None:
+    layout = Layout.of(n_vocab, 1500, n_vocab == 51864)
+    _as_ctranslate2(tmp_path, _all_tokens(layout), name)
+    ranks, special = read_vocabulary(tmp_path, {}, {}, n_vocab)
+    assert special == standard_layout(n_vocab) and tuple(ranks) == table("gpt2" if layout.en else "multilingual")
+    if name.endswith(".txt"):  # as a checkout for Windows leaves it
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+        assert read_vocabulary(tmp_path, {}, {}, n_vocab) == (ranks, special)
+
+
+def test_ctranslate2_s_list_of_a_fine_tune(tmp_path: Path) -> None:
+    """Of a size of its own, with tokens that it added, and padded, for which the converter names timestamps again."""
+    tokens = [*_all_tokens(MICRO), "Grüße", "<|mine|>", "<|0.00|>", "<|0.02|>"]
+    _as_ctranslate2(tmp_path, tokens, "vocabulary.json")
+    ranks, special = read_vocabulary(tmp_path, {}, {}, 1004)
+    assert (special.timestamp_begin, special.timestamp_end, len(ranks)) == (899, 1000, 1001)
+    assert ranks[:887] == toy_ranks(887) and ranks[1000] == "Grüße".encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('["a", "b"]', "expected a list of tokens with <|endoftext|>; put the model's own tokenizer.json"),
+        ('["a", 5, "<|endoftext|>"]', "expected a list of tokens"),
+        ('{"a": 1}', "expected a list of tokens"),
+        ('["a', "no valid JSON"),
+        ('["a", "<|endoftext|>"]', "do not say which token is sot"),
+    ],
+)
+def test_lists_that_are_none_are_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "model.bin").touch()
+    (tmp_path / "vocabulary.json").write_text(content, encoding="utf-8")
+    with pytest.raises(CheckpointError) as caught:
+        read_vocabulary(tmp_path, {}, {}, 51865)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize(("files", "weights"), [(51864, 51865), (51865, 51864), (51865, 51866), (51866, 51865)])
+def test_the_tokenizer_of_another_published_model_is_refused(
+    files: int, weights: int, timestamps: bool, tmp_path: Path
+) -> None:
+    write_hf_tokenizer(tmp_path, Layout.of(files, 1500, files == 51864), files=CLASSIC[::2], timestamps=timestamps)
+    with pytest.raises(CheckpointError, match=f"of a Whisper of {files} tokens, its weights have {weights} rows; put"):
+        read_vocabulary(tmp_path, {}, {}, weights)
+
+
+@pytest.mark.parametrize("n_rows", [51872, 51904, 51968, 52224])
+@pytest.mark.parametrize("n_vocab", [51864, 51865, 51866])
+def test_a_vocabulary_padded_to_a_multiple(n_vocab: int, n_rows: int, tmp_path: Path) -> None:
+    layout = Layout.of(n_vocab, 1500, n_vocab == 51864)
+    write_hf_tokenizer(tmp_path, layout, files=CLASSIC[::2], timestamps=False)
+    expected = tuple(table("gpt2" if layout.en else "multilingual"))
+    ranks, special = read_vocabulary(tmp_path, {}, {}, n_rows)
+    assert special == replace(standard_layout(n_vocab), n_vocab=n_rows) and tuple(ranks) == expected
+    _as_ctranslate2(
+        tmp_path / "ct2", [*_all_tokens(layout), *list(layout.timestamps)[: n_rows - n_vocab]], "vocabulary.txt"
+    )
+    assert read_vocabulary(tmp_path / "ct2", {}, {}, n_rows) == (ranks, special)
+
+
+def test_a_padded_vocabulary_without_a_tokenizer(tmp_path: Path) -> None:
+    generation = generation_config(SIZES["base"], Layout.of(51865, 1500, False))
+    ranks, special = read_vocabulary(None, {}, generation, 51968)
+    assert special == replace(standard_layout(51865), n_vocab=51968) and tuple(ranks) == table("multilingual")
+    write_hf_tokenizer(tmp_path, MICRO, files=("added_tokens.json",))
+    with pytest.raises(CheckpointError, match="no tokenizer files, and its text ends at token 887"):
+        read_vocabulary(tmp_path, {}, generation_config(SIZES["micro"], MICRO), 1000)
+
+
+def test_one_token_more_than_a_published_model_has(tmp_path: Path) -> None:
+    """A fine-tune of v2 with a token of its own has as many rows as v3."""
+    write_hf_tokenizer(tmp_path, Layout.of(51865, 1500, False), files=CLASSIC[::2], extra={"<|mine|>": 51865})
+    special = read_vocabulary(tmp_path, {}, {}, 51866)[1]
+    assert special == replace(standard_layout(51865), n_vocab=51866)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"model": {"type": "Unigram", "vocab": []}}, "no byte-pair tokenizer"),
         ({"model": None}, "no byte-pair tokenizer"),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, "does not cut text as GPT-2"),
-        ({"pre_tokenizer": None}, "does not cut text as GPT-2"),
+        ({"pre_tokenizer": {"type": "Whitespace"}, "decoder": None}, "does not spell bytes as GPT-2"),
+        ({"pre_tokenizer": None, "decoder": None}, "does not spell bytes as GPT-2"),
         ({"added_tokens": ["x"]}, "expected an object"),
         ({"added_tokens": [{"id": "1", "content": "x"}]}, "added token"),
     ],
