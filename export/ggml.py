@@ -1,19 +1,22 @@
-"""Read whisper.cpp's model files (`ggml-base.bin`) whose weights are f32, f16, bf16 or q8_0.
+"""Read whisper.cpp's model files (`ggml-base.bin`) whose weights are f32, f16, bf16, or rounded to q4, q5 or q8_0.
 
 A file is a magic number, eleven int32 of dimensions, Whisper's mel filters, the text tokens in the order of their ids,
-then tensors under openai-whisper's names, one after another (whisper.cpp, models/convert-pt-to-ggml.py). A block of
-q8_0 is a float16 scale and 32 int8. Fewer bits are refused: rounded once more to specedge's 8 bits, words are lost.
+then tensors under openai-whisper's names, one after another (whisper.cpp, models/convert-pt-to-ggml.py). Rounded ones
+lie in blocks of 32 values (ggml, src/ggml-quants.c): a float16 scale, in q4_1 and q5_1 a float16 least value, in q5 the
+fifth bits, and the four low bits of values 0 to 15 with those of 16 to 31, or 32 int8. k-quants are refused.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specedge.errors import CheckpointError
 from specedge.models import catalogue
@@ -29,9 +32,16 @@ _DIMS = (
     "n_mels"
 ).split()
 _FLOAT_TYPES = {0: "F32", 1: "F16", 30: "BF16"}
-_Q8_0 = 8
-_BLOCK = np.dtype([("scale", "<f2"), ("values", "i1", 32)])
-_OTHER_TYPES = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 9: "q8_1", 10: "q2_K", 11: "q3_K", 12: "q4_K", 13: "q5_K"}
+_BLOCK = 32
+_SCALE, _LEAST, _HIGH, _LOW = ("scale", "<f2"), ("least", "<f2"), ("high", "<u4"), ("low", "u1", _BLOCK // 2)
+_ROUNDED: Mapping[int, tuple[str, np.dtype[Any]]] = {
+    2: ("q4_0", np.dtype([_SCALE, _LOW])),
+    3: ("q4_1", np.dtype([_SCALE, _LEAST, _LOW])),
+    6: ("q5_0", np.dtype([_SCALE, _HIGH, _LOW])),
+    7: ("q5_1", np.dtype([_SCALE, _LEAST, _HIGH, _LOW])),
+    8: ("q8_0", np.dtype([_SCALE, ("values", "i1", _BLOCK)])),
+}
+_OTHER_TYPES = {9: "q8_1", 10: "q2_K", 11: "q3_K", 12: "q4_K", 13: "q5_K", 14: "q6_K"}
 _MAX_NAME = 256
 
 
@@ -49,8 +59,8 @@ class _Tensor:
 
     @property
     def n_bytes(self) -> int:
-        if self.kind == _Q8_0:
-            return self.n_values // 32 * int(_BLOCK.itemsize)
+        if self.kind in _ROUNDED:
+            return self.n_values // _BLOCK * int(_ROUNDED[self.kind][1].itemsize)
         return self.n_values * int(FLOATS[_FLOAT_TYPES[self.kind]].itemsize)
 
 
@@ -77,7 +87,7 @@ def open_ggml(path: Path) -> tuple[Spec, ReadySource]:
     positions = entries.get("model.decoder.embed_positions.weight")
     if positions is not None and positions.shape:
         dims["n_text_ctx"] = positions.shape[0]  # a converter writes the length of generated text here
-    rounded = any(tensor.kind == _Q8_0 for tensor in found.values())
+    rounded = min((_ROUNDED[tensor.kind][0] for tensor in found.values() if tensor.kind in _ROUNDED), default="")
     known = _published(path)
     spec = derive_spec(
         dims,
@@ -85,7 +95,8 @@ def open_ggml(path: Path) -> tuple[Spec, ReadySource]:
         source=Source(kind="ggml", id=path.name),
         where=str(path),
         published=None if known is None else known.name,
-        warning=f"its weights were rounded to 8 bits (q8_0), and are again; for the model's own text, {_advice(path)}"
+        warning=f"its weights were rounded to {rounded[1]} bits ({rounded}), and are again; for the model's own text, "
+        f"{_advice(path)}"
         if rounded
         else "",
     )
@@ -93,10 +104,24 @@ def open_ggml(path: Path) -> tuple[Spec, ReadySource]:
 
 
 def _read(path: Path, tensor: _Tensor) -> F32:
-    if tensor.kind != _Q8_0:
+    if tensor.kind not in _ROUNDED:
         return read_floats(path, tensor.offset, tensor.shape, _FLOAT_TYPES[tensor.kind])
-    blocks = np.fromfile(path, _BLOCK, tensor.n_values // 32, offset=tensor.offset)
-    return (blocks["values"] * blocks["scale"].astype(np.float32)[:, None]).reshape(tensor.shape)
+    kind = _ROUNDED[tensor.kind][1]
+    blocks = np.fromfile(path, kind, tensor.n_values // _BLOCK, offset=tensor.offset)
+    return _unpacked(blocks, kind.names or ()).reshape(tensor.shape)
+
+
+def _unpacked(blocks: NDArray[Any], fields: Sequence[str]) -> F32:
+    """The values of blocks with these fields: [n_blocks, 32]."""
+    scale = blocks["scale"].astype(np.float32)[:, None]
+    if "values" in fields:
+        return np.asarray(blocks["values"] * scale, np.float32)
+    codes = np.concatenate([blocks["low"] & 15, blocks["low"] >> 4], axis=1)
+    if "high" in fields:
+        codes |= ((blocks["high"][:, None] >> np.arange(_BLOCK, dtype=np.uint32) & 1) << 4).astype(np.uint8)
+    if "least" in fields:
+        return np.asarray(codes * scale + blocks["least"].astype(np.float32)[:, None], np.float32)
+    return np.asarray((codes - np.float32(16 if "high" in fields else 8)) * scale, np.float32)
 
 
 def _tensors(file: BinaryIO, path: Path) -> dict[str, _Tensor]:
@@ -110,16 +135,17 @@ def _tensors(file: BinaryIO, path: Path) -> dict[str, _Tensor]:
         name = file.read(n_name).decode("utf-8", "replace")
         if min(shape) < 1:
             raise CheckpointError(f"{path}: tensor {name} has shape {list(shape)}; copy or download it again")
-        if kind not in (*_FLOAT_TYPES, _Q8_0):
+        if kind not in _FLOAT_TYPES and kind not in _ROUNDED:
             raise CheckpointError(
-                f"{path}: tensor {name} is stored as {_OTHER_TYPES.get(kind, f'type {kind}')}, and rounding it once "
-                f"more would cost words; give the f16 or q8_0 file, or {_advice(path)}"
+                f"{path}: tensor {name} is stored as {_OTHER_TYPES.get(kind, f'type {kind}')}; expected f16, or q8_0, "
+                f"q5 or q4 without k: give such a file, or {_advice(path)}"
             )
         if name.endswith(("conv1.bias", "conv2.bias")):
             shape = shape[:1]  # stored as a column
         tensor = _Tensor(shape, kind, file.tell())
-        if kind == _Q8_0 and shape[-1] % 32:
-            raise CheckpointError(f"{path}: tensor {name} has {shape[-1]} columns; q8_0 needs a multiple of 32")
+        if kind in _ROUNDED and shape[-1] % _BLOCK:
+            needs = f"{_ROUNDED[kind][0]} needs a multiple of {_BLOCK}; copy or download it again"
+            raise CheckpointError(f"{path}: tensor {name} has {shape[-1]} columns; {needs}")
         if tensor.offset + tensor.n_bytes > end:
             raise CheckpointError(f"{path}: ends in the middle of tensor {name}; copy or download it again")
         _skip(file, tensor.n_bytes)

@@ -37,6 +37,8 @@ _SMALL_FILES = (
     "tokenizer_config.json",
     "vocab.json",
     "merges.txt",
+    "vocabulary.json",  # CTranslate2's
+    "vocabulary.txt",
     "added_tokens.json",
     "special_tokens_map.json",
     "normalizer.json",
@@ -51,7 +53,7 @@ _WEIGHTS = (
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
-    "model.bin",  # CTranslate2's
+    "model.bin",
     "weights.safetensors",  # MLX's
     "weights.npz",
 )

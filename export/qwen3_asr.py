@@ -2,8 +2,8 @@
 
 Two spellings are read: the published one (thinker.*, with the config below thinker_config) and transformers' own. The
 encoder is that of `chunk_encoder_graph`, the decoder a Qwen3 with a norm on each head of queries and keys.
-The vocabulary is vocab.json with merges.txt, or tokenizer.json. A window is asked for like this, CONTEXT being what the
-user says of the audio:
+The vocabulary is vocab.json or tokenizer.json. A window is asked for like this, CONTEXT being what the user says of the
+audio:
 
     <|im_start|>system
     CONTEXT<|im_end|>

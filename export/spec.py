@@ -137,7 +137,7 @@ class Spec:
             n_text_ffn=dimension(config, "decoder_ffn_dim", where),
             tied=flag(config, "tie_word_embeddings", True, where),
             config=config,
-            generation=inherited | (generation or {}),
+            generation=inherited | {key: value for key, value in (generation or {}).items() if value is not None},
             preprocessor=_check_recipe(preprocessor or {}, where),
             source=source,
             heads=heads_in_config(config, width, where),
@@ -159,22 +159,22 @@ def _check_kind(config: Mapping[str, Any], where: str) -> None:
 
 def check_not_quantised(config: Mapping[str, Any], where: str) -> None:
     """Raises CheckpointError for a config of quantised weights."""
-    if "quantization_config" in config:
-        method = config["quantization_config"]
+    method = config.get("quantization_config")
+    if method is not None:
         method = method.get("quant_method", "?") if isinstance(method, dict) else method
         raise CheckpointError(f"{where}: the weights are quantised ({method}); give the float checkpoint instead")
 
 
 def check_gelu(config: Mapping[str, Any], key: str, where: str) -> None:
     """Raises CheckpointError where the activation `key` is not GELU."""
-    activation = config.get(key, "gelu")
-    if activation not in _GELU:
+    activation = config.get(key)
+    if activation not in (None, *_GELU):
         raise CheckpointError(f"{where}: {key} {activation!r} is not supported; expected 'gelu'")
 
 
 def _check_recipe(preprocessor: dict[str, Any], where: str) -> dict[str, Any]:
     for key, wanted in _RECIPE.items():
-        if preprocessor.get(key, wanted) != wanted:
+        if preprocessor.get(key) not in (None, wanted):
             raise CheckpointError(
                 f"{where}: the preprocessor config has {key} {preprocessor[key]!r}; Whisper's log-mel needs {wanted}"
             )
@@ -209,8 +209,8 @@ def dimension(config: Mapping[str, Any], key: str, where: str) -> int:
 
 
 def flag(config: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
-    """A switch of a config. Raises CheckpointError unless it is true or false."""
-    value = config.get(key, default)
+    """A switch of a config; `default` where it is missing or null. Raises CheckpointError for anything but a switch."""
+    value = default if config.get(key) is None else config[key]
     if not isinstance(value, bool):
         raise CheckpointError(f"{where}: {key} is {value!r}; expected true or false")
     return value

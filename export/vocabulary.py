@@ -1,9 +1,12 @@
 """The byte table and the special-token layout of a checkpoint, from whichever files it has.
 
-The table, in this order: `tokenizer.json`; `vocab.json` with `merges.txt`, or without where its text tokens are those
-of a built-in table, as in FUTO's ACFT checkpoints; one `*.tiktoken` rank file; else the built-in table that belongs to
-the vocabulary size (models/vocabularies). The runtime merges by id, so merges must come in the order of the ids they
-make: checked here, pair by pair.
+The table, in this order: `tokenizer.json`; `vocab.json`; CTranslate2's `vocabulary.json` or `vocabulary.txt`; one
+`*.tiktoken` rank file; else the built-in table that ends where the layout's text does (models/vocabularies).
+
+Merges are not read. Text is made of bytes, and prompts are merged by id, as tiktoken merges openai-whisper's own
+vocabularies: files whose merges are missing, doubled or in another order, as in faster-whisper's conversion of base,
+where the first one was lost, give what openai-whisper gives. A vocabulary whose ids are no ranks is cut otherwise than
+in its training, which only a prompt's ids show; its text is the same.
 
 The layout: what the tokenizer's added tokens and `generation_config.json` say is taken together and must agree;
 `config.json` may only add to it. What none of them says is filled in from the published layout (openai-whisper
@@ -18,9 +21,11 @@ import importlib.resources
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +33,7 @@ from specedge.errors import CheckpointError, ModelError
 from specedge.runtime.text.special import LANGUAGE_NAMES, SpecialTokens, TokenLayout
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.splitting import PATTERNS
-from specedge.runtime.text.tokenizer import Tokenizer, merge, unpack_table
+from specedge.runtime.text.tokenizer import Tokenizer, unpack_table
 
 TIME_PRECISION_S = 0.02
 N_TIMESTAMPS = 1501  # <|0.00|> to <|30.00|>
@@ -97,7 +102,7 @@ def standard_layout(n_vocab: int) -> SpecialTokens:
         sizes = ", ".join(map(str, _PUBLISHED))
         raise CheckpointError(
             f"a vocabulary of {n_vocab} is no published Whisper size ({sizes}) and the checkpoint has no "
-            "tokenizer files; put its tokenizer.json, or vocab.json and merges.txt, beside the weights"
+            "tokenizer files; put its tokenizer.json, or its vocab.json, beside the weights"
         )
     return SpecialTokens(
         n_vocab=n_vocab,
@@ -186,6 +191,27 @@ def _fitting(claims: _Claims, n_vocab: int) -> _Published | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
+def _check_size(claims: _Claims, added: Mapping[str, int], published: _Published | None, n_vocab: int) -> None:
+    """Raises CheckpointError for the files of one published model beside the weights of another.
+
+    Fewer rows than the files name are no model's own. One or two rows more are, if the files name them too; weights
+    that were padded have more.
+    """
+    named = max([0, *added.values(), *claims.languages.values(), *claims.roles.values()])
+    if published is not None:
+        theirs = published.n_vocab
+        is_other = n_vocab in _PUBLISHED and theirs < n_vocab and named < theirs
+    else:
+        theirs = next((layout.n_vocab for layout in _PUBLISHED.values() if claims.roles and claims.fit(layout)), 0)
+        begin = claims.roles.get("timestamp_begin", n_vocab)
+        is_other = theirs > n_vocab and begin + (_count_timestamps(added, begin) or n_vocab) > n_vocab
+    if is_other:
+        raise CheckpointError(
+            f"the checkpoint's tokenizer files and configs are those of a Whisper of {theirs} tokens, its weights have "
+            f"{n_vocab} rows; put the model's own tokenizer files beside its weights"
+        )
+
+
 def _languages(claims: _Claims, published: _Published | None, generation: Mapping[str, Any]) -> dict[str, int]:
     """Language codes and ids; none for an English-only model, whose vocabulary reserves the ids all the same."""
     flag = generation.get("is_multilingual")
@@ -226,6 +252,7 @@ def read_layout(
     """
     claims = _collect(added, config, generation)
     published = _fitting(claims, n_vocab)
+    _check_size(claims, added, published, n_vocab)
     if published is None and not added and not claims.roles:
         return standard_layout(n_vocab)  # raises: neither a published size nor anything said
     roles = {**(published.roles if published is not None else {}), **claims.roles}
@@ -254,6 +281,8 @@ def read_layout(
 
 MAX_FILE_BYTES = 64 << 20
 _TABLE_OF_SIZE = {51864: "gpt2", 51865: "multilingual", 51866: "multilingual"}
+_END_OF_TEXT = "<|endoftext|>"
+_OWN_FILES = "put the model's own tokenizer.json beside its weights"
 _SPECIAL_TOKEN = re.compile(r"<\|[^|]+\|>")
 _SYMBOLS = [
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
@@ -273,6 +302,7 @@ def _gpt2_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _gpt2_alphabet()
+_LATIN_1 = str.maketrans({character: chr(byte) for character, byte in _BYTE_OF.items()})
 
 
 @dataclass(kw_only=True)
@@ -281,7 +311,6 @@ class _Files:
 
     where: str
     vocab: dict[str, int] = field(default_factory=dict)
-    merges: list[tuple[str, str]] | None = field(default_factory=list)  # None: vocab.json without merges.txt
     added: dict[str, int] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
     regexes: list[str] = field(default_factory=list)  # that text is cut by, where tokenizer.json says it
@@ -307,24 +336,24 @@ def read_vocabulary(
     Raises `CheckpointError` for missing, unreadable or contradicting files.
     """
     files = _read_files(folder) if folder is not None else _Files(where="checkpoint")
-    if files.vocab:
+    if folder is not None and not files.vocab and (folder / "model.bin").is_file():
+        _read_list(folder, files)
+    try:
         special = read_layout(files.added, config, generation, n_vocab)
-        ranks = _table_of(files, special)
-        if files.merges is None:
-            _check_is_built_in(ranks[: special.eot], folder)
-        else:
-            _check_merges(files.merges, files.where, ranks[: special.eot])
-        return ranks, special
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}" if folder is not None else str(error)) from None
+    if files.vocab:
+        return _table_of(files, special), special
     rank_file = _find_rank_file(folder)
     if rank_file is not None:
-        special = read_layout(files.added, config, generation, n_vocab)
         ranks, where = parse_rank_lines(_read_text(rank_file).splitlines(), str(rank_file)), str(rank_file)
     else:
-        name = _TABLE_OF_SIZE.get(n_vocab)
+        name = {50256: "gpt2", 50257: "multilingual"}.get(special.eot)
         if name is None:
-            standard_layout(n_vocab)  # raises, and says what is missing
-            raise CheckpointError(f"no built-in vocabulary for size {n_vocab}")
-        special = read_layout(files.added, config, generation, n_vocab)
+            raise CheckpointError(
+                f"{folder or 'checkpoint'}: has no tokenizer files, and its text ends at token {special.eot}, as in no "
+                f"published Whisper; {_OWN_FILES}"
+            )
         ranks, where = built_in_table(name), f"the built-in {name} vocabulary"
     if len(ranks) != special.eot:
         raise CheckpointError(
@@ -341,9 +370,9 @@ def read_llm_vocabulary(folder: Path, n_vocab: int, *, end: str, pattern: str) -
     split. Raises `CheckpointError` for missing, unreadable or contradicting files, and for another pattern.
     """
     files = _read_files(folder)
-    if not files.vocab or files.merges is None:
+    if not files.vocab:
         raise CheckpointError(
-            f"{folder}: there is no vocabulary; put the model's own tokenizer.json, or vocab.json and merges.txt, there"
+            f"{folder}: there is no vocabulary; put the model's own tokenizer.json, or its vocab.json, there"
         )
     if any(regex != PATTERNS[pattern].published for regex in files.regexes):
         raise CheckpointError(f"{files.where}: its pre_tokenizer does not cut text as {pattern} does; ids would differ")
@@ -355,9 +384,7 @@ def read_llm_vocabulary(folder: Path, n_vocab: int, *, end: str, pattern: str) -
         raise CheckpointError(
             f"{files.where}: the added token {last} has id {files.added[last]}, but the model has only {n_vocab} tokens"
         )
-    ranks = _table_of(files, SpeechTokens(n_vocab=n_vocab, eot=eot, before=(), behind=()))[:eot]
-    _check_merges(files.merges, files.where, ranks)
-    return ranks, files.added
+    return _table_of(files, SpeechTokens(n_vocab=n_vocab, eot=eot, before=(), behind=()))[:eot], files.added
 
 
 def table_of_size(n_vocab: int) -> list[bytes]:
@@ -433,11 +460,15 @@ def _read_text(path: Path) -> str:
         raise CheckpointError(f"cannot read {path}: {error}") from None
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Any:
     try:
-        value = json.loads(_read_text(path))
+        return json.loads(_read_text(path))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is no valid JSON ({error}); download it again") from None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    value = _read_json(path)
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
@@ -453,13 +484,12 @@ def _find_rank_file(folder: Path | None) -> Path | None:
 
 def _read_files(folder: Path) -> _Files:
     """The Hugging Face tokenizer files of `folder`, as far as there are any."""
-    whole, vocab, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
+    whole, vocab = folder / "tokenizer.json", folder / "vocab.json"
     files = _Files(where=str(whole if whole.is_file() else vocab))
     if whole.is_file():
         _read_tokenizer_json(whole, files)
     elif vocab.is_file():
         files.vocab = _read_object(vocab)
-        files.merges = _read_merges(merges) if merges.is_file() else None
     added, settings = folder / "added_tokens.json", folder / "tokenizer_config.json"
     if added.is_file():
         for content, id_ in _read_object(added).items():
@@ -469,31 +499,46 @@ def _read_files(folder: Path) -> _Files:
         for key, token in (decoder if isinstance(decoder, dict) else {}).items():
             if isinstance(token, dict) and key.isdecimal() and len(key) < 10:
                 files.add(token.get("content"), int(key), special=token.get("special") is True)
-    for token, id_ in files.vocab.items():
-        if not isinstance(id_, int) or isinstance(id_, bool) or id_ < 0:
-            raise CheckpointError(f"{files.where}: token {token!r} has id {id_!r}, expected an integer from 0 on")
+    if set(map(type, files.vocab.values())) - {int} or min(files.vocab.values(), default=0) < 0:
+        token, id_ = next((token, id_) for token, id_ in files.vocab.items() if type(id_) is not int or id_ < 0)
+        raise CheckpointError(f"{files.where}: token {token!r} has id {id_!r}, expected an integer from 0 on")
+    for token in [token for token in files.vocab if token[:2] == "<|"]:
         if _SPECIAL_TOKEN.fullmatch(token):
-            files.add(token, id_, special=True)
+            files.add(token, files.vocab[token], special=True)
     return files
 
 
-def _read_merges(path: Path) -> list[tuple[str, str]]:
-    lines = [line for line in _read_text(path).split("\n") if line.strip()]
-    if lines and lines[0].startswith("#version"):
-        del lines[0]
-    return _pairs([line.rstrip("\r") for line in lines], str(path))
+def _read_list(folder: Path, files: _Files) -> None:
+    """CTranslate2's list of every token by id, where a folder has no other vocabulary.
+
+    Text tokens come first, then special ones, then what a fine-tune has added. A vocabulary that was padded has the
+    names of timestamps a second time.
+    """
+    path = next((folder / name for name in ("vocabulary.json", "vocabulary.txt") if (folder / name).is_file()), None)
+    if path is None:
+        return
+    files.where = str(path)
+    tokens = _read_json(path) if path.suffix == ".json" else _read_text(path).replace("\r\n", "\n").split("\n")
+    if not isinstance(tokens, list) or set(map(type, tokens)) - {str} or _END_OF_TEXT not in tokens:
+        raise CheckpointError(f"{path}: expected a list of tokens with {_END_OF_TEXT}; {_OWN_FILES}")
+    n_text = tokens.index(_END_OF_TEXT)
+    files.vocab = {token: id_ for id_, token in enumerate(tokens[:n_text])}
+    for id_, content in enumerate(tokens[n_text:], n_text):
+        if content and content not in files.added:
+            files.add(content, id_, special=False)
 
 
 def _read_tokenizer_json(path: Path, files: _Files) -> None:
     data = _read_object(path)
     model, added = data.get("model"), data.get("added_tokens")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
-        raise CheckpointError(f"{path} is no byte-pair tokenizer; Whisper checkpoints have one")
-    if "ByteLevel" not in json.dumps(data.get("pre_tokenizer")):
-        raise CheckpointError(f"{path} does not cut text as GPT-2 does (pre_tokenizer ByteLevel); ids would differ")
+        raise CheckpointError(f"{path} is no byte-pair tokenizer, which every Whisper has; {_OWN_FILES}")
+    if "ByteLevel" not in json.dumps([data.get("pre_tokenizer"), data.get("decoder")]):
+        raise CheckpointError(
+            f"{path} does not spell bytes as GPT-2 does (a pre_tokenizer or decoder ByteLevel); {_OWN_FILES}"
+        )
     files.regexes = list(_regexes(data.get("pre_tokenizer")))
     files.vocab = model["vocab"]
-    files.merges = _pairs(model.get("merges"), str(path))
     for token in added if isinstance(added, list) else []:
         if not isinstance(token, dict):
             raise CheckpointError(f"{path}: added token {token!r}, expected an object with content and id")
@@ -510,74 +555,58 @@ def _regexes(value: object) -> Iterator[str]:
         yield from _regexes(item)
 
 
-def _pairs(merges: object, where: str) -> list[tuple[str, str]]:
-    """Merges given as "a b" or as ["a", "b"]."""
-    if not isinstance(merges, list):
-        raise CheckpointError(f"{where} has no list of merges")
-    pairs = []
-    for merge_ in merges:
-        parts = merge_.split(" ") if isinstance(merge_, str) else merge_
-        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) and part for part in parts):
-            raise CheckpointError(f"{where}: merge {merge_!r}, expected two tokens")
-        pairs.append((parts[0], parts[1]))
-    return pairs
-
-
-def _to_bytes(spelled: str, where: str) -> bytes:
-    try:
-        return bytes([_BYTE_OF[character] for character in spelled])
-    except KeyError as error:
-        raise CheckpointError(f"{where}: token {spelled!r} has a character that stands for no byte ({error})") from None
+def _to_bytes(spelled: Sequence[str], where: str) -> list[bytes]:
+    """The bytes of tokens in GPT-2's alphabet. Each character is a byte, so they are looked up all at once."""
+    whole = "".join(spelled)
+    if strange := set(whole) - _BYTE_OF.keys():
+        token, character = next((token, each) for token in spelled for each in token if each in strange)
+        raise CheckpointError(
+            f"{where}: token {token!r} has {character!r}, which stands for no byte; Whisper's vocabularies are spelled "
+            "in the 256 characters of GPT-2's: take the model's own file"
+        )
+    data = whole.translate(_LATIN_1).encode("latin-1")
+    return [data[start:end] for start, end in pairwise(accumulate(map(len, spelled), initial=0))]
 
 
 def _table_of(files: _Files, special: TokenLayout) -> list[bytes]:
-    """The byte table: text tokens below end of text, and behind the timestamps what a fine-tune has added."""
-    table: dict[int, bytes] = {}
-    silent = files.silent | set(range(special.eot, special.timestamp_end))
-    named = {id_ for id_ in files.added.values() if id_ >= special.eot}
-    for spelled, id_ in files.vocab.items():
-        if id_ in named and files.added.get(spelled) == id_:
-            continue
-        if id_ in table or id_ in named:
-            raise CheckpointError(f"{files.where}: two tokens have the id {id_}, expected one")
-        if special.eot <= id_ < special.timestamp_end:
-            raise CheckpointError(f"{files.where}: text token {spelled!r} has id {id_}, among the special tokens")
-        table[id_] = _to_bytes(spelled, files.where)
-    for content, id_ in files.added.items():
-        if id_ >= special.eot:
-            table[id_] = b"" if id_ in silent else content.encode("utf-8", "replace")
-    last = max((id_ for id_, token in table.items() if token), default=0)
-    if last >= special.n_vocab:
-        raise CheckpointError(f"{files.where}: token id {last}, but the model has only {special.n_vocab} tokens")
-    table.setdefault(special.eot - 1, b"")  # the multilingual 50256 has no text, and some files leave it out
-    holes = [id_ for id_ in range(special.eot) if id_ not in table]
+    """The byte table: text tokens below end of text, and behind the timestamps what a fine-tune has added.
+
+    Added tokens beyond the model's vocabulary are left out: it can never say them.
+    """
+    eot, known = special.eot, files.added
+    named = {id_: content for content, id_ in known.items() if eot <= id_ < special.n_vocab}
+    text = [
+        (spelled, id_)
+        for spelled, id_ in files.vocab.items()
+        if id_ < eot or spelled not in known or known[spelled] != id_
+    ]
+    ids = [id_ for _, id_ in text]
+    _check_ids(files, special, text, named)
+    table = [b""] * (1 + max(eot - 1, *ids, *named))
+    for id_, token in zip(ids, _to_bytes([spelled for spelled, _ in text], files.where), strict=True):
+        table[id_] = token
+    for id_, content in named.items():
+        if id_ >= special.timestamp_end and id_ not in files.silent:
+            table[id_] = content.encode("utf-8", "replace")
+    while len(table) > eot and not table[-1]:
+        table.pop()
+    return table
+
+
+def _check_ids(files: _Files, special: TokenLayout, text: Sequence[tuple[str, int]], named: Mapping[int, str]) -> None:
+    """Raises CheckpointError unless text tokens have ids of their own, and each below end of text is there."""
+    eot, where = special.eot, files.where
+    for spelled, id_ in [(spelled, id_) for spelled, id_ in text if id_ >= eot]:
+        if id_ >= special.n_vocab:
+            raise CheckpointError(f"{where}: token id {id_}, but the model has only {special.n_vocab} tokens")
+        if id_ in named:
+            raise CheckpointError(f"{where}: two tokens have the id {id_}, expected one")
+        if id_ < special.timestamp_end:
+            raise CheckpointError(f"{where}: text token {spelled!r} has id {id_}, among the special tokens")
+    ids = {id_ for _, id_ in text}
+    if len(ids) < len(text):
+        twice = Counter(id_ for _, id_ in text).most_common(1)[0][0]
+        raise CheckpointError(f"{where}: two tokens have the id {twice}, expected one")
+    holes = sorted(set(range(eot - 1)) - ids)  # the multilingual 50256 has no text, and some files leave it out
     if holes:
-        raise CheckpointError(f"{files.where}: no token has id {holes[0]}; {len(holes)} of {special.eot} are missing")
-    return [table.get(id_, b"") for id_ in range(max(last + 1, special.eot))]
-
-
-def _check_is_built_in(ranks: Sequence[bytes], folder: Path | None) -> None:
-    """Refuses text tokens whose merges nobody knows: no file tells them, and the tokens are none of OpenAI's tables."""
-    if not any(list(ranks) == built_in_table(name) for name in sorted(set(_TABLE_OF_SIZE.values()))):
-        raise CheckpointError(
-            f"{folder} has vocab.json but no merges.txt; a byte-pair tokenizer needs both, unless its text tokens are "
-            "those of an OpenAI Whisper: put the merges.txt of the model's own tokenizer beside it"
-        )
-
-
-def _check_merges(merges: Sequence[tuple[str, str]], where: str, ranks: Sequence[bytes]) -> None:
-    """Refuses merges that would not give what merging by id gives: another order, another pair, or none."""
-    known: dict[bytes, int] = {token: id_ for id_, token in enumerate(ranks) if len(token) == 1}
-    merged = [(id_, token) for id_, token in enumerate(ranks) if len(token) > 1]
-    if len(merged) != len(merges):
-        raise CheckpointError(f"{where}: {len(merges)} merges for {len(merged)} tokens of several bytes")
-    for (id_, token), (left, right) in zip(merged, merges, strict=True):
-        pair = (_to_bytes(left, where), _to_bytes(right, where))
-        if b"".join(pair) != token:
-            raise CheckpointError(
-                f"{where}: the merge {left} {right} stands where token {id_} is due; "
-                "merges must come in the order of the ids they make"
-            )
-        if len(known) < 256 or [known.get(part) for part in pair] != merge(token, known):
-            raise CheckpointError(f"{where}: token {id_} is not what earlier merges build from {left} {right}")
-        known[token] = id_
+        raise CheckpointError(f"{where}: no token has id {holes[0]}; {len(holes)} of {eot} are missing; {_OWN_FILES}")

@@ -170,7 +170,8 @@ def text_fingerprint(ranks: Sequence[bytes], n_text: int) -> bytes:
     """
     tokens = ranks[:n_text]
     lengths = [n.to_bytes(2, "little") for n in range(1 + max(map(len, tokens), default=0))]
-    return hashlib.sha256(b"".join([part for token in tokens for part in (lengths[len(token)], token)])).digest()
+    sized = zip(map(len, tokens), tokens, strict=True)
+    return hashlib.sha256(b"".join([part for n, token in sized for part in (lengths[n], token)])).digest()
 
 
 # A stored q stands for 2^(q/8), exact up to 13, within 8 % up to 3.9 billion. No libm, so no byte differs.

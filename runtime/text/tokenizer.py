@@ -126,7 +126,8 @@ def pack_table(ranks: Sequence[bytes], pattern: str = GPT2) -> bytes:
     longest = max(map(len, ranks))
     if longest > MAX_TOKEN_BYTES:
         raise ModelError(f"byte table: a token of {longest} bytes, expected at most {MAX_TOKEN_BYTES}")
-    table = b"".join([len(token).to_bytes(2, "little") + token for token in ranks])
+    lengths = [n.to_bytes(2, "little") for n in range(longest + 1)]
+    table = b"".join([part for n, token in zip(map(len, ranks), ranks, strict=True) for part in (lengths[n], token)])
     if len(table) > MAX_TABLE_BYTES:
         raise ModelError(f"byte table: {len(table)} bytes, expected at most {MAX_TABLE_BYTES}")
     head = _HEADER.pack(MAGIC, version, number, len(ranks), len(table), 0)[:_CRC_OFFSET]

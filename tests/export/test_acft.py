@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -73,20 +72,3 @@ def test_a_vocabulary_without_merges_is_openai_s_own(en: bool, name: str, tmp_pa
     with open_checkpoint(make_acft(tmp_path / "acft", en=en)) as checkpoint:
         ranks, special = checkpoint.vocabulary()
     assert tuple(ranks[: special.eot]) == table(name) and special.is_multilingual is not en
-
-
-@pytest.mark.parametrize("change", ["swapped", "renamed"])
-def test_another_vocabulary_without_merges_is_refused(
-    change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = make_acft(tmp_path / "acft") / "vocab.json"
-    vocab = json.loads(path.read_text(encoding="utf-8"))
-    if change == "swapped":
-        vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
-    else:
-        vocab["qzxqzx"] = vocab.pop(next(token for token, id_ in vocab.items() if id_ == 40_000))
-    path.write_text(json.dumps(vocab), encoding="utf-8")
-    assert main(["export", str(path.parent), "-o", str(tmp_path / "out")]) == 4
-    said = capsys.readouterr().err
-    assert "has vocab.json but no merges.txt" in said and said.count("\n") == 1
-    assert not (tmp_path / "out").exists()

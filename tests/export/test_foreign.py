@@ -18,7 +18,7 @@ from specedge.export.spec import expected_shapes
 from specedge.models import catalogue
 from support.checkpoints import make_checkpoint
 from support.edits import edit_config, read_tensors, write_tensors
-from support.foreign import factor_encoder, write_ggml, write_mlx
+from support.foreign import ROUNDED, factor_encoder, round_to_blocks, write_ggml, write_mlx
 
 NOISE = (0.1 * np.random.default_rng(7).standard_normal(32_000)).astype(np.float32)
 
@@ -61,18 +61,39 @@ def test_a_ggml_file_of_a_published_name_has_its_heads(published_shape: Path, tm
         assert opened.spec.generation["alignment_heads"] == catalogue.alignment_heads("base")
 
 
-@pytest.mark.slow
-def test_ggml_of_8_bits_is_read_and_of_fewer_refused(published_shape: Path, tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
-    worth = write_ggml(published_shape, tmp_path / "ggml-base-q8_0.bin", "q8_0")
-    with open_checkpoint(tmp_path / "ggml-base-q8_0.bin") as theirs:
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_ggml_of_fewer_bits_is_read_and_says_so(kind: str, published_shape: Path, tmp_path: Path) -> None:
+    worth = write_ggml(published_shape, tmp_path / f"ggml-base-{kind}.bin", kind)
+    with open_checkpoint(tmp_path / f"ggml-base-{kind}.bin") as theirs, open_checkpoint(published_shape) as ours:
+        assert f"rounded to {kind[1]} bits ({kind})" in theirs.spec.warning
         assert "`specedge export openai/whisper-base`" in theirs.spec.warning
         for name, _ in expected_shapes(theirs.spec):
             np.testing.assert_array_equal(theirs.tensor(name), worth[name])
-    for kind in ("q5_0", "q4_1"):
-        write_ggml(published_shape, tmp_path / f"ggml-base-{kind}.bin", kind)
-        with pytest.raises(CheckpointError, match=rf"is stored as {kind}.*`specedge export openai/whisper-base`"):
-            open_checkpoint(tmp_path / f"ggml-base-{kind}.bin")
+        name = "model.decoder.layers.0.fc1.weight"
+        off = np.abs(theirs.tensor(name) - ours.tensor(name)).max() / np.abs(ours.tensor(name)).max()
+        assert off < 0.6 / 2 ** (int(kind[1]) - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_blocks_are_those_of_ggml(kind: str) -> None:
+    gguf: Any = pytest.importorskip("gguf")
+    value = np.random.default_rng(3).standard_normal((50, 32)).astype(np.float32)
+    blocks, worth = round_to_blocks(value, kind)
+    theirs = np.frombuffer(blocks, np.uint8).reshape(50, -1)
+    np.testing.assert_array_equal(gguf.quants.dequantize(theirs, gguf.GGMLQuantizationType[kind.upper()]), worth)
+
+
+def test_k_quants_are_refused(published_shape: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ggml-base-q5_k.bin"
+    write_ggml(published_shape, path, "q5_0")
+    whole, name = path.read_bytes(), b"decoder.token_embedding.weight"
+    at = whole.index(name) - 3 * 4 - 2 * 4 + 8
+    path.write_bytes(whole[:at] + (13).to_bytes(4, "little") + whole[at + 4 :])
+    with pytest.raises(
+        CheckpointError, match=r"is stored as q5_K; expected f16.*`specedge export openai/whisper-base`"
+    ):
+        open_checkpoint(path)
 
 
 def checkpoint_of(values: dict[str, np.ndarray], source: Path, out: Path) -> Path:
@@ -83,12 +104,10 @@ def checkpoint_of(values: dict[str, np.ndarray], source: Path, out: Path) -> Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0", "q5_0"])
 def test_ggml_gives_the_tokens_of_a_checkpoint_with_its_weights(
     kind: str, published_shape: Path, tmp_path: Path
 ) -> None:
-    if kind == "q8_0":
-        pytest.importorskip("gguf")
     worth = write_ggml(published_shape, tmp_path / "ggml-mine.bin", kind)
     same_weights = checkpoint_of(worth, published_shape, tmp_path / "checkpoint")
     expected = tokens(export_to(str(same_weights), tmp_path / "ours").path)

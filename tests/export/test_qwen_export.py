@@ -176,7 +176,6 @@ BAD: dict[str, Callable[[Path], None]] = {
     "embed_tokens.weight has shape [420, 48]; the config asks for [400, 48]": config("text_config", vocab_size=400),
     "there is no such file; the checkpoint is incomplete": without("model-00002-of-00002.safetensors"),
     "there is no vocabulary": without("vocab.json"),
-    "put the model's own tokenizer.json": without("merges.txt"),
     "no added token <|endoftext|>": text_file("tokenizer_config.json", "<|endoftext|>", "<|no|>"),
     "no token <asr_text>": text_file("tokenizer_config.json", "<asr_text>", "<other>"),
     "<asr_text> has id 4060, but the model has only 420 tokens": text_file("tokenizer_config.json", '"406"', '"4060"'),

@@ -57,6 +57,20 @@ def test_a_config_that_does_not_fit_is_named(changes: dict[str, Any], message: s
     assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
 
 
+def test_null_is_as_good_as_nothing(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, tokenizer=False)
+    with open_checkpoint(folder) as plain:
+        expected = plain.spec
+    keys = ("tie_word_embeddings", "scale_embedding", "activation_function", "quantization_config", "eos_token_id")
+    edit_config(folder, **dict.fromkeys(keys))
+    generation, preprocessor = folder / "generation_config.json", folder / "preprocessor_config.json"
+    generation.write_text(json.dumps(dict.fromkeys(json.loads(generation.read_text()))))
+    preprocessor.write_text(json.dumps(dict.fromkeys(json.loads(preprocessor.read_text()))))
+    with open_checkpoint(folder) as opened:
+        assert opened.spec.dims == expected.dims and opened.spec.tied
+        assert opened.spec.generation["suppress_tokens"] == opened.spec.config["suppress_tokens"]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "[" * 100_000, "\xff\xfe"])
 def test_a_config_that_is_no_json_object_is_named(text: str, tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, tokenizer=False)

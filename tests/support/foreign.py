@@ -1,4 +1,4 @@
-"""The same random Whisper as other programs write it: whisper.cpp's and MLX's files by hand, from their converters.
+"""The same Whisper as other programs write it: whisper.cpp's and MLX's files by hand, from their converters.
 
 Their layouts are written here a second time, without the code under test.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +27,18 @@ def _as_openai(checkpoint: Path) -> dict[str, np.ndarray]:
     return {openai_name(name): value for name, value in read_tensors(checkpoint / "model.safetensors").items()}
 
 
-def write_ggml(checkpoint: Path, path: Path, kind: str) -> dict[str, np.ndarray]:
-    """A file of whisper.cpp's for a checkpoint with DIMS; what its tensors are worth, by transformers' name.
+def write_ggml(checkpoint: Path, path: Path, kind: str, dims: Mapping[str, int] = DIMS) -> dict[str, np.ndarray]:
+    """A file of whisper.cpp's for a checkpoint with `dims`; what its tensors are worth, by transformers' name.
 
-    kind: "f32", "f16", or a quantisation of the library gguf, such as "q8_0".
+    kind: "f32", "f16", or one of ROUNDED.
     """
     worth = {}
+    n_mels = dims["n_mels"]
     with path.open("wb") as file:
         file.write(struct.pack("<i", 0x67676D6C))
-        file.write(struct.pack("<11i", *(DIMS[name] for name in _GGML_DIMS.split()), int(kind != "f32")))
-        file.write(struct.pack("<2i", 80, 201) + np.zeros((80, 201), np.float32).tobytes())
-        tokens = table("multilingual")
+        file.write(struct.pack("<11i", *(dims[name] for name in _GGML_DIMS.split()), int(kind != "f32")))
+        file.write(struct.pack("<2i", n_mels, 201) + np.zeros((n_mels, 201), np.float32).tobytes())
+        tokens = table("gpt2" if dims["n_vocab"] == 51864 else "multilingual")
         file.write(struct.pack("<i", len(tokens)))
         for token in tokens:
             file.write(struct.pack("<i", len(token)) + token)
@@ -58,11 +60,34 @@ def _ggml_values(name: str, value: np.ndarray, kind: str) -> tuple[int, bytes, n
     if kind == "f16" or value.ndim > 2:
         half = value.astype(np.float16)
         return 1, half.tobytes(), half.astype(np.float32)
-    import gguf
+    blocks, worth = round_to_blocks(value.reshape(-1, 32), kind)
+    return ROUNDED[kind], blocks, worth.reshape(value.shape)
 
-    quantised = gguf.GGMLQuantizationType[kind.upper()]
-    packed = gguf.quants.quantize(value, quantised)
-    return int(quantised), packed.tobytes(), gguf.quants.dequantize(packed, quantised)
+
+ROUNDED = {"q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8}  # and their numbers
+
+
+def round_to_blocks(value: np.ndarray, kind: str) -> tuple[bytes, np.ndarray]:
+    """ggml's blocks of the rows [n, 32], and what they are worth (ggml, src/ggml-quants.c, quantize_row_*_ref)."""
+    n_bits, has_least = int(kind[1]), kind.endswith("_1")
+    least = value.min(1) if has_least else np.zeros(len(value), np.float32)
+    widest = np.take_along_axis(value, np.abs(value).argmax(1)[:, None], 1)[:, 0]
+    if n_bits == 8:
+        scale = np.abs(widest) / 127
+    else:
+        scale = (value.max(1) - least) / (2**n_bits - 1) if has_least else widest / -(2 ** (n_bits - 1))
+    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
+    middle = 0 if has_least or n_bits == 8 else 2 ** (n_bits - 1)
+    codes = np.rint((value - least[:, None]) * inverse[:, None]) + middle
+    codes = codes.astype(np.int8) if n_bits == 8 else np.clip(codes, 0, 2**n_bits - 1).astype(np.uint8)
+    halves = [part.astype("<f2") for part in ((scale, least) if has_least else (scale,))]
+    columns = [half[:, None].view(np.uint8) for half in halves]
+    if n_bits == 5:
+        columns.append(np.packbits(codes >> 4, axis=1, bitorder="little"))
+    columns.append(codes.view(np.uint8) if n_bits == 8 else codes[:, :16] & 15 | codes[:, 16:] << 4)
+    worth = (codes.astype(np.float32) - middle) * halves[0].astype(np.float32)[:, None]
+    worth = worth + (halves[1].astype(np.float32)[:, None] if has_least else 0)
+    return np.concatenate(columns, axis=1).tobytes(), worth
 
 
 def write_mlx(checkpoint: Path, folder: Path, *, heads: list[list[int]] | None = None) -> Path:
