@@ -57,6 +57,8 @@ class Ours:
             "tokens": [segment.tokens for segment in said],
             "encoder_ms": 1e3 * counted["encoder_s"],
             "decoder_ms": 1e3 * (counted["decoder_s"] + counted["draft_s"]),
+            "n_tokens": counted["tokens"],
+            "passes": counted["passes"],
             "dropped": counted["drafter"] != drafter.partition("=")[0],
         }
 

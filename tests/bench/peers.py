@@ -199,6 +199,7 @@ def _add_speech_options(parser: argparse.ArgumentParser) -> None:
     speech.add_argument("--domains", default="maintenance-dev,notes-dev", help="which shards, with commas")
     speech.add_argument("--limit", type=int, default=16, metavar="N", help="utterances of a shard")
     speech.add_argument("--ours", metavar="DRAFTERS", help="with commas; draft=MODEL names a draft model")
+    speech.add_argument("--contexts", default=",".join(peers_on_speech.CONTEXTS), help="ours: full, auto  [both]")
     speech.add_argument("--encoder-provider", default="cpu", metavar="NAME", help="what our encoder runs on  [cpu]")
     speech.add_argument("--token-map", type=Path, action="append", metavar="FILE", help="  [the bundle's own]")
     speech.add_argument("--hf-python", metavar="PYTHON", help="a Python that has transformers, torch and soundfile")

@@ -70,9 +70,14 @@ class Row:
 
 
 def recordings(speech: Path, domains: Sequence[str], limit: int, folder: Path) -> list[Recording]:
-    """Up to `limit` utterances of each shard, spread over it, as wav files in `folder`. Raises BenchError."""
+    """Up to `limit` utterances of each shard, spread over it, as wav files in `folder`. Raises BenchError.
+
+    A domain for which `speech` has NAME.jsonl, whose rows name `audio` and `text`, is a set of recorded speech.
+    """
     from specedge.export.training.corpus import load_shards
 
+    if all((speech / f"{domain}.jsonl").is_file() for domain in domains):
+        return [one for domain in domains for one in _of_set(speech, domain, limit, folder)]
     found = []
     for domain, utterances in load_shards(speech):
         if domain not in domains:
@@ -89,6 +94,22 @@ def recordings(speech: Path, domains: Sequence[str], limit: int, folder: Path) -
             found.append(Recording(domain=domain, file=path, text=one.text, duration_s=seconds))
     if not found:
         raise BenchError(f"{speech}: none of the shards {', '.join(domains)}")
+    return found
+
+
+def _of_set(speech: Path, domain: str, limit: int, folder: Path) -> list[Recording]:
+    from specedge import decode_audio
+
+    rows = [json.loads(line) for line in (speech / f"{domain}.jsonl").read_text(encoding="utf-8").splitlines()]
+    found = []
+    for i, row in enumerate(rows[:: max(1, len(rows) // limit)][:limit]):
+        samples, path = decode_audio(str(speech / row["audio"])), folder / f"{domain}-{i}.wav"
+        with wave.open(str(path), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(SAMPLE_RATE_HZ)
+            file.writeframes((samples.clip(-1, 1) * 32767).round().astype("<i2").tobytes())
+        found.append(Recording(domain=domain, file=path, text=row["text"], duration_s=len(samples) / SAMPLE_RATE_HZ))
     return found
 
 
@@ -121,7 +142,7 @@ def contenders(given: argparse.Namespace, names: Sequence[str]) -> list[Contende
     """The rows of the table."""
     found = []
     drafters = tuple(dict.fromkeys(["none", *(given.ours.split(",") if given.ours else ())]))
-    for context in CONTEXTS:
+    for context in given.contexts.split(","):
         for drafter in drafters:
             arguments = {"drafter": drafter, "audio_context": context}
             plain = f"{OURS} none, {context}"
@@ -196,6 +217,8 @@ def figures(
     if contender.plain is not None:
         found["encoder_ms_a_file"] = round(statistics.median(row.encoder_ms) / len(files), 2)
         found["decoder_ms_a_file"] = round(statistics.median(row.decoder_ms) / len(files), 2)
+        passes = sum(said["passes"] for said in row.said)
+        found["tokens_a_pass"] = round(sum(said["n_tokens"] for said in row.said) / max(1, passes), 2)
         found["different"] = row.n_different
         found["dropped"] = sum(said["dropped"] for said in row.said)
     return found
@@ -207,19 +230,20 @@ def markdown(domain: str, found: Mapping[str, dict[str, Any]], n_files: int, bas
         f"**{domain}**, {n_files} recordings",
         "",
         f"| | word errors | character errors | ms a file | encoder + decoder | real-time factor | times {base} | "
-        "peak MB | same words | as plain |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "peak MB | same words | as plain | tokens a pass |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, row in found.items():
-        parts = equal = ""
+        parts = equal = tokens = ""
         if "different" in row:
             parts = f"{row['encoder_ms_a_file']:.1f} + {row['decoder_ms_a_file']:.1f}"
             equal = f"{row['different']} differ" if row["different"] else "yes"
+            tokens = f"{row['tokens_a_pass']:.2f}"
         lines.append(
             f"| {name} | {row['word_error_rate']:.1%} | {row['character_error_rate']:.1%} | {row['ms_a_file']:.1f} | "
             f"{parts} | {row['real_time_factor']:.3f} | "
             f"{row['times_base']:.2f} ({row['least']:.2f}-{row['greatest']:.2f}) | "
-            f"{row['peak_mb']:.0f} | {row['same_words']} | {equal} |"
+            f"{row['peak_mb']:.0f} | {row['same_words']} | {equal} | {tokens} |"
         )
     return [*lines, ""]
 

@@ -276,6 +276,7 @@ class Shape:
     def _beside(self) -> dict[str, Any]:
         given, folder = self._given, folder_of(self.name, self._given.grown)
         asked = argparse.Namespace(
+            contexts="full,auto",
             model=hf_of(self.name, folder), bundle=self.bundle.path, threads=given.threads, rounds=given.rounds,
             ours="ctc,auto", token_map=[], ct2=ct2_of(self.name, folder, given.ct2_python), ct2_python=given.ct2_python,
             ct2_compute_type="int8", hf_python=None, assistant=None, optimum=None, optimum_python=None, sherpa=None,

@@ -7,7 +7,6 @@ base), as CTranslate2's converter wrote them, with float16 weights.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -31,18 +30,10 @@ FORMS_OF_BASE = ("hf-half", "hf-sharded", "hf-padded", "ct2-int8")
 
 
 @pytest.fixture(scope="module")
-def models() -> Path:
-    folder = os.environ.get("SPECEDGE_REAL_MODELS")
-    if not folder:
-        pytest.skip("SPECEDGE_REAL_MODELS names no folder with tiny.en, base and base-b")
-    return Path(folder)
-
-
-@pytest.fixture(scope="module")
-def bundles(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+def bundles(real_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
     """Of the folders as they are."""
     out = tmp_path_factory.mktemp("bundles")
-    return {name: export_to(str(models / name), out / name) for name in ("tiny.en", "base", "base-b")}
+    return {name: export_to(str(real_models / name), out / name) for name in ("tiny.en", "base", "base-b")}
 
 
 def heard(bundle: Bundle) -> str:
@@ -63,14 +54,14 @@ def test_both_conversions_of_base_are_one_model(bundles: dict[str, Bundle]) -> N
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_tiny_en(form: str, models: Path, bundles: dict[str, Bundle], tmp_path: Path) -> None:
-    _check(form, models / "tiny.en", bundles["tiny.en"], tmp_path)
+def test_every_form_of_tiny_en(form: str, real_models: Path, bundles: dict[str, Bundle], tmp_path: Path) -> None:
+    _check(form, real_models / "tiny.en", bundles["tiny.en"], tmp_path)
 
 
 @pytest.mark.parametrize("form", FORMS_OF_BASE)
 @pytest.mark.parametrize("name", ["base", "base-b"])
-def test_forms_of_base(name: str, form: str, models: Path, bundles: dict[str, Bundle], tmp_path: Path) -> None:
-    _check(form, models / name, bundles[name], tmp_path)
+def test_forms_of_base(name: str, form: str, real_models: Path, bundles: dict[str, Bundle], tmp_path: Path) -> None:
+    _check(form, real_models / name, bundles[name], tmp_path)
 
 
 def _check(form: str, source: Path, whole: Bundle, folder: Path) -> None:
@@ -92,14 +83,14 @@ def without_tokenizer(source: Path, out: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["tiny.en", "base", "base-b"])
-def test_the_list_of_tokens_alone(name: str, models: Path, bundles: dict[str, Bundle], tmp_path: Path) -> None:
-    with open_checkpoint(without_tokenizer(models / name, tmp_path / "copy")) as opened:
+def test_the_list_of_tokens_alone(name: str, real_models: Path, bundles: dict[str, Bundle], tmp_path: Path) -> None:
+    with open_checkpoint(without_tokenizer(real_models / name, tmp_path / "copy")) as opened:
         ranks, special = opened.vocabulary()
     assert tuple(ranks) == bundles[name].tokenizer.ranks and special == bundles[name].manifest.tokens
 
 
-def test_a_fine_tune_with_tokens_of_its_own(models: Path, tmp_path: Path) -> None:
-    folder = write_hugging_face(models / "base-b", tmp_path / "hf", n_rows=51868)
+def test_a_fine_tune_with_tokens_of_its_own(real_models: Path, tmp_path: Path) -> None:
+    folder = write_hugging_face(real_models / "base-b", tmp_path / "hf", n_rows=51868)
 
     def add(data: dict[str, Any]) -> None:
         more = {51865: ("<|mine|>", True), 51866: ("Grüße", False), 51867: ("[noise]", False)}
@@ -127,16 +118,16 @@ def _edit(path: Path, change: Any) -> None:
     ],
 )
 def test_the_vocabulary_of_another_model(
-    weights: str, tokenizer: str, message: str, models: Path, tmp_path: Path
+    weights: str, tokenizer: str, message: str, real_models: Path, tmp_path: Path
 ) -> None:
-    copy = without_tokenizer(models / weights, tmp_path / "copy")
-    shutil.copyfile(models / tokenizer / "tokenizer.json", copy / "tokenizer.json")
+    copy = without_tokenizer(real_models / weights, tmp_path / "copy")
+    shutil.copyfile(real_models / tokenizer / "tokenizer.json", copy / "tokenizer.json")
     _is_refused(copy, message)
 
 
-def test_a_tokenizer_that_ends_in_the_middle(models: Path, tmp_path: Path) -> None:
-    copy = without_tokenizer(models / "tiny.en", tmp_path / "copy")
-    whole = (models / "tiny.en" / "tokenizer.json").read_bytes()
+def test_a_tokenizer_that_ends_in_the_middle(real_models: Path, tmp_path: Path) -> None:
+    copy = without_tokenizer(real_models / "tiny.en", tmp_path / "copy")
+    whole = (real_models / "tiny.en" / "tokenizer.json").read_bytes()
     for n_bytes in (0, 100, len(whole) // 2, len(whole) - 2):
         (copy / "tokenizer.json").write_bytes(whole[:n_bytes])
         _is_refused(copy, "tokenizer.json is no valid JSON")
@@ -151,10 +142,10 @@ def _is_refused(folder: Path, message: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # theirs
 @pytest.mark.parametrize("name", ["tiny.en", "base", "base-b"])
-def test_prompts_get_openai_whisper_s_ids(name: str, models: Path) -> None:
+def test_prompts_get_openai_whisper_s_ids(name: str, real_models: Path) -> None:
     tokenizer: Any = pytest.importorskip("whisper.tokenizer")
     theirs = tokenizer.get_tokenizer(not name.endswith(".en"))
-    with open_checkpoint(models / name) as opened:
+    with open_checkpoint(real_models / name) as opened:
         ours = Tokenizer(*opened.vocabulary())
     for text in (" the theatre, that there", "Grüße, 世界! don't 1,234.56", " ♪ la la ♪"):
         assert ours.encode(text) == theirs.encode(text)

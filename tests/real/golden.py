@@ -1,0 +1,69 @@
+"""What published tiny.en and base say of recorded speech, kept in golden.json, so that a change of any text is seen.
+
+    SPECEDGE_REAL_MODELS=FOLDER python -m tests.real.golden     # write golden.json anew, after a change that is meant
+
+The models are exported from the folders that `tests.real.fetch` makes. Recordings are docs/examples/jfk.flac and those
+of shared/speech beside the tree: LibriSpeech test-other (CC BY 4.0) and short English ones, whose README has sources.
+Int8 kernels differ between CPUs, and a text can then, too, so a few texts may; what may differ is `MOST_DIFFERENT`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from specedge import WhisperModel  # noqa: E402
+
+GOLDEN = Path(__file__).with_name("golden.json")
+SPEECH = ROOT.parent / "shared" / "speech"
+OWN = "docs/examples/jfk.flac"
+SETS = {"librispeech": 20, "short-en": 20}
+MODELS = {"tiny.en": "int8", "base": "int8"}
+MOST_DIFFERENT = 0.1  # of the texts, on another CPU
+
+__all__ = ["GOLDEN", "MODELS", "MOST_DIFFERENT", "OWN", "recordings", "texts"]
+
+
+def recordings() -> dict[str, Path]:
+    """Names and paths of those that are there."""
+    found = {OWN: ROOT / OWN}
+    for name, limit in SETS.items():
+        rows = SPEECH / f"{name}.jsonl"
+        lines = rows.read_text(encoding="utf-8").splitlines() if rows.is_file() else []
+        audio = [json.loads(line)["audio"] for line in lines[:limit]]
+        found |= {path: SPEECH / path for path in audio}
+    return found
+
+
+def texts(bundle: Path, files: Mapping[str, Path], drafter: str = "none") -> dict[str, str]:
+    """The text of each recording, which is known to be English."""
+    model = WhisperModel(bundle)
+    found = {}
+    for name, path in files.items():
+        segments, _ = model.transcribe(str(path), language="en", drafter=drafter)
+        found[name] = "".join(segment.text for segment in segments).strip()
+    return found
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    import os
+    import tempfile
+
+    from specedge.export.export import export_to
+
+    models = Path(os.environ["SPECEDGE_REAL_MODELS"])
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, precision in MODELS.items():
+            bundle = export_to(str(models / name), Path(folder) / name, precision=precision)
+            found[name] = texts(bundle.path, recordings())
+    GOLDEN.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
