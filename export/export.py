@@ -113,7 +113,7 @@ def download_model(
     make instead of one in the store. local_files_only: do not fetch. revision: a branch, tag or commit of the hub.
     cache_dir and use_auth_token are not taken: HF_HOME and HF_TOKEN set them for huggingface_hub.
 
-    Raises UsageError for what cannot be, ModelError when there is no such model or [export] is not installed,
+    Raises UsageError for what cannot be, ModelError when there is no such model or a library that exports is missing,
     CheckpointError when it cannot be fetched or is none.
     """
     if cache_dir is not None or use_auth_token is not None:

@@ -215,8 +215,8 @@ DRAFTER_ARGUMENTS = (
 class WhisperModel:
     """A loaded model.
 
-    model_size_or_path: the name of an installed model ("demo", "small"; `specedge.available_models()`), or the folder
-    of a bundle. device: "cpu" or "auto". compute_type: "default", or the precision that the bundle must have: "int8",
+    model_size_or_path: the name of an installed model ("tiny.en", "small"; `specedge.available_models()`), or a folder
+    with a bundle. device: "cpu" or "auto". compute_type: "default", or the precision that the bundle must have: "int8",
     "float32" or "int4"; a model of that precision is also looked for under the name with "-fp32" or "-int4".
     cpu_threads: 0 is what `threads_here` says. download_root: a folder of bundles to look into
     first. revision: the commit that the bundle was exported from. budget_bytes: how much memory the windows in work may

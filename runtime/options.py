@@ -83,7 +83,7 @@ class TranscribeOptions:
         ids never written; -1 stands for the model's own list of non-speech symbols; None or () suppresses none.
     max_initial_timestamp
         the latest start of a window's first segment, seconds; None: any. Left at 1.0, a checkpoint whose own limit is
-        later (the bundled model's) has that.
+        later has that.
     clip_timestamps
         (start, end, start, end, ...) in seconds; the last end may be left out.
     word_timestamps, prepend_punctuations, append_punctuations
@@ -107,7 +107,7 @@ class TranscribeOptions:
     window_end
         "full": a window is as long as the model takes; "pause": in audio longer than that, it ends with the first pause
         that does not come at once (`pauses`), not with `rules` "hf". None: "pause" for a checkpoint that was trained
-        with short windows and whose own limit of the first timestamp is later than a second (the bundled model).
+        with short windows and whose own limit of the first timestamp is later than a second.
     draft_sources
         keep who drafted each token, in segments.DraftedSegment.
 

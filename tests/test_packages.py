@@ -40,9 +40,8 @@ def serve_options(capsys: pytest.CaptureFixture[str]) -> set[str]:
 
 def test_every_package_has_the_version_of_the_project() -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == __version__
-    for name in ("demo", "faster-whisper"):
-        project = tomllib.loads((ROOT / "distributions" / name / "pyproject.toml").read_text())["project"]
-        assert project["version"] == __version__ and project["dependencies"] == [f"specedge=={__version__}"]
+    project = tomllib.loads((ROOT / "distributions" / "faster-whisper" / "pyproject.toml").read_text())["project"]
+    assert project["version"] == __version__ and project["dependencies"] == [f"specedge=={__version__}"]
     assert read(PACKAGING / "conda" / "recipe.yaml")["context"]["version"] == __version__
     assert read(APP / "config.yaml")["version"] == __version__
     assert f"SPECEDGE_VERSION={__version__}" in (APP / "Dockerfile").read_text()
@@ -78,9 +77,12 @@ def test_the_app_keeps_to_the_schema_and_starts_the_server(capsys: pytest.Captur
     )
     drafters = re.fullmatch(r"list\((.*)\)", config["schema"]["drafter"])
     assert drafters is not None and set(drafters[1].split("|")) <= set(DRAFTERS)
-    line = runpy.run_path(str(APP / "run.py"))["command"](config["options"])
-    assert line[1:] == shlex.split("serve --host 0.0.0.0 --wyoming tcp://0.0.0.0:10300 --model demo --drafter auto")
-    assert {word for word in line if word.startswith("--")} | {"--threads"} <= serve_options(capsys)
+    command = runpy.run_path(str(APP / "run.py"))["command"]
+    line = command(config["options"])
+    assert line[1:] == shlex.split("serve --host 0.0.0.0 --wyoming tcp://0.0.0.0:10300 --drafter auto")
+    line = command({**config["options"], "model": "/share/whisper-small", "threads": 2})
+    assert line[6:] == shlex.split("--model /share/whisper-small --drafter auto --threads 2")
+    assert {word for word in line if word.startswith("--")} <= serve_options(capsys)
 
 
 def test_workflows_are_sparing_with_permissions() -> None:

@@ -1,6 +1,6 @@
 """A drafter of one's own: it repeats what followed the same two tokens earlier in this audio.
 
-    python docs/examples/own_drafter.py recording.wav
+    python docs/examples/own_drafter.py docs/examples/jfk.flac
 
 It cannot change the text: the verifier decides every token, and a drafter that raises is dropped.
 """
@@ -35,7 +35,7 @@ class RepeatDrafter(Drafter):
 
 if __name__ == "__main__":
     drafter = RepeatDrafter()
-    segments, info = WhisperModel("demo").transcribe(sys.argv[1], language="en", drafter=drafter)
+    segments, info = WhisperModel("tiny.en").transcribe(sys.argv[1], language="en", drafter=drafter)
     for segment in segments:
         print(f"[{segment.start:.2f} - {segment.end:.2f}] {segment.text.strip()}")
     print(f"accepted {drafter.n_accepted} draft tokens in {info.speculation['passes']} passes", file=sys.stderr)

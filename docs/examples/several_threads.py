@@ -20,7 +20,7 @@ def text_of(model: WhisperModel, path: str) -> str:
 
 
 if __name__ == "__main__":
-    shared = WhisperModel("demo")
+    shared = WhisperModel("tiny.en")
     with ThreadPoolExecutor(max_workers=4) as threads:
         for line in threads.map(lambda path: text_of(shared, path), sys.argv[1:]):
             print(line)

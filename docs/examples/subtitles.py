@@ -1,6 +1,6 @@
 """Subtitles with word times: a line of at most five words, each shown while it is spoken.
 
-python docs/examples/subtitles.py recording.wav > recording.srt
+python docs/examples/subtitles.py docs/examples/jfk.flac > recording.srt
 """
 
 import sys
@@ -13,7 +13,7 @@ N_WORDS = 5
 
 def subtitles(path: str) -> str:
     """The text of an SRT file."""
-    segments, _ = WhisperModel("demo").transcribe(path, word_timestamps=True, drafter="auto")
+    segments, _ = WhisperModel("tiny.en").transcribe(path, word_timestamps=True, drafter="auto")
     number = count(1)
     blocks = []
     for segment in segments:

@@ -21,6 +21,6 @@ class Specedge < Formula
 
   test do
     assert_match version.to_s, shell_output("#{bin}/specedge --version")
-    assert_match '"demo"', shell_output("#{bin}/specedge --version --json")
+    assert_match '"onnxruntime"', shell_output("#{bin}/specedge --version --json")
   end
 end
