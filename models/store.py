@@ -305,7 +305,7 @@ def remove(name: str) -> Path:
     target = next((root / n for n in names if _is_bundle(root / n)), None)
     if target is None:
         if any(_is_bundle(bundled() / n) for n in names):
-            raise UsageError(f"{name} comes with the installed package and cannot be removed on its own")
+            raise UsageError(f"{name} belongs to specedge's tests and is not removed")
         raise ModelNotFoundError(_not_found(name, False))
     try:
         if target.is_symlink():

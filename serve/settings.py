@@ -18,7 +18,8 @@ _LOOPBACK = ("127.", "::1", "localhost")
 class Settings:
     """What `specedge serve` was asked for.
 
-    models: names or folders, the first is the default; () serves all that is installed. parallel: requests in work at
+    models: names or folders, the first is the default; () serves all that is installed, and
+    one that is fetched where there is none, if `downloads`. parallel: requests in work at
     once; queue: how many may wait besides. unload_after_s: a model that nobody used for so long leaves the memory, 0:
     never. encoder_provider: what encoders run on. wyoming: a URI tcp://, unix:// or stdio://, None for none. zeroconf:
     the name to announce it under, "" for one of its own, None for none. sentences: a file of sentences with {name}, for
@@ -27,6 +28,7 @@ class Settings:
     """
 
     models: tuple[str, ...] = ()
+    downloads: bool = True
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ import click
 from specedge.errors import UsageError
 
 from ..options import DRAFTERS
-from .options import ENCODER_PROVIDER, GroupedCommand, installed_models, option, options_of, switch
+from .options import ENCODER_PROVIDER, NO_DOWNLOAD, GroupedCommand, installed_models, option, options_of, switch
 
 __all__ = ["serve"]
 
@@ -99,6 +99,7 @@ _OPTIONS = (
         help="CPU threads.  [default: by machine]",
     ),
     ENCODER_PROVIDER,
+    NO_DOWNLOAD,
     option(
         "--drafter", type=click.Choice(DRAFTERS), default="auto", show_default=True, metavar="NAME", help="Drafter."
     ),
@@ -161,6 +162,7 @@ def serve(**given: Any) -> None:
     run(
         Settings(
             **{name: given[name] for name in (*same, "remember", "encoder_provider", "wyoming", "zeroconf")},
+            downloads=not given["no_download"],
             page=not given["no_page"],
             sentences=None if given["sentences"] is None else Path(given["sentences"]),
             max_upload_bytes=parsed("max_upload", parse_bytes),

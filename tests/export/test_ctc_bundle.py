@@ -149,7 +149,7 @@ def test_the_model_of_the_package_is_not_changed_in_place(
     given = [*change, str(head)] if change == ["--add-ctc"] else change
     for source in (str(made.path), str(tmp_path / "link"), *(["demo"] if change == ["--add-ctc"] else [])):
         assert main(["export", source, *given]) == 2
-        assert "comes with the installed package, so it is not changed in place" in capsys.readouterr().err
+        assert "belongs to specedge's tests, so it is not changed in place" in capsys.readouterr().err
     assert Bundle.open(made.path).digest == made.digest
     assert main(["export", str(made.path), *given, "--force"]) == 0
     assert Bundle.open(made.path).digest != made.digest

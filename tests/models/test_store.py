@@ -227,7 +227,7 @@ def test_a_bundle_in_use_is_whole_or_gone(models: Path, monkeypatch: pytest.Monk
 
 
 def test_the_bundled_model_stays(tmp_path: Path, models: Path) -> None:
-    with pytest.raises(UsageError, match="demo comes with the installed package and cannot be removed"):
+    with pytest.raises(UsageError, match="demo belongs to specedge's tests and is not removed"):
         store.remove("demo")
     make(models / "demo")
     store.remove("demo")  # the one in the store can go

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from specedge.errors import SpecedgeError, UsageError
-from specedge.models import store
 from specedge.runtime.bench import measure as bench
 from specedge.runtime.bench.measure import Findings, Peak, Plan, can_measure, peak_memory, read_references, run_measured
 from specedge.runtime.bench.page import to_html
@@ -42,7 +41,6 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     bundle.manifest.files, bundle.manifest.graphs = {}, {}
     monkeypatch.setattr(Bundle, "open", lambda path, *, verify: bundle)
     monkeypatch.setattr("specedge.runtime.engine.speech.open_engine", lambda bundle, threads, encoder_provider: engine)
-    monkeypatch.setattr(store, "default", lambda: Path("x"))
     monkeypatch.setattr(bench, "peak_memory", lambda *args, **given: {"none": Peak(12.0)})
     return engine, bundle
 

@@ -108,11 +108,12 @@ def test_a_signal_leaves_the_segments_done_in_files(here: Path, number: int, ext
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_ctrl_c_before_the_first_segment_writes_nothing(here: Path) -> None:
-    command = [sys.executable, str(FAKE_CLI), "--delay", "9", "--", "transcribe", wav("a.wav", 600), "-o", "out"]
+    command = [sys.executable, str(FAKE_CLI), "--delay", "9", "--", "transcribe", wav("a.wav", 600), "-v", "-o", "out"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None and "model demo" in process.stderr.readline()
     time.sleep(0.3)
-    assert _segments_after_ctrl_c(process) == ("", "specedge: interrupted: a.wav at 0:00 of 10:00\n")
+    out, err = _segments_after_ctrl_c(process)
+    assert out == "" and err.endswith("\nspecedge: interrupted: a.wav at 0:00 of 10:00\n")
     assert os.listdir("out") == []
 
 
@@ -141,7 +142,7 @@ def test_a_reader_that_goes_away_is_no_error(here: Path) -> None:
     err = process.stderr.read()
     assert process.wait(timeout=30) == 141
     process.stderr.close()
-    assert err.count("\n") == 1 and "demo model" in err, "the notice and nothing else"
+    assert err == ""
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
@@ -150,7 +151,7 @@ def test_a_full_disk_behind_standard_output(here: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 5
-    assert len(done.stderr.splitlines()) == 2 and "standard output: No space left" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "standard output: No space left" in done.stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")

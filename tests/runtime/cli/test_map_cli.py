@@ -229,7 +229,7 @@ def test_everything_on_disk_is_shown_and_removed(
         (tmp_path / "cache" / folder / "file").write_bytes(bytes(1000))
     assert main(["disk", "--json"]) == 2 and main(["disk", "show", "--json"]) == 0
     rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
-    assert list(rows) == ["models", "packed", "measured", "learned"] and rows["models"]["about"] == "mine"
+    assert list(rows) == ["models", "downloads", "packed", "measured", "learned"] and rows["models"]["about"] == "mine"
     assert (rows["packed"]["size_bytes"], rows["measured"]["size_bytes"]) == (2000, 1000)
     assert "unreadable n-grams" in rows["learned"]["about"]
     assert main(["models", "rm", "mine"]) == 0
