@@ -286,7 +286,8 @@ def _by_shared_vocabulary(
         if kind == "fp32":
             g.const(source, matrix)
         else:
-            define_vocabulary(g, replace(dims, n_vocab=len(tokens)), lambda: in_parts(matrix), source, kind)
+            sized = replace(dims, n_vocab=len(tokens))
+            define_vocabulary(g, sized, decoder, lambda: in_parts(matrix), source, kind)
     else:
         tokens = np.arange(dims.n_vocab)
         source = vocabulary_name(decoder, kind)
