@@ -15,7 +15,7 @@ not in the graph: they depend on the accepted prefix.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from specedge.runtime.bundle.manifest import Dims
 from .layers import (
     BASE_HEAD,
     ROW_STEP,
+    SMALLEST_SCALE,
     LinearKind,
     Weights,
     biased_linear,
@@ -46,6 +47,9 @@ FLOAT = TensorProto.FLOAT
 VOCABULARY = "model.decoder.embed_tokens.weight"
 PROJECTION = "proj_out.weight"
 PROJECTION_SCALES = "projection.scales"
+NORMS = ("model.decoder.layer_norm", "model.decoder.norm")  # before the vocabulary, of Whisper and of speech LLMs
+LARGEST_LEVEL = 16  # of a column or channel, in medians, that is levelled
+COLUMNS = ".columns"  # behind the name of a rounded vocabulary: its columns' scales
 VOCABULARY_MULTIPLE = 16
 LARGEST_PROBABILITY = 255.0  # the top attention weight of a row becomes this uint8
 # A sink takes exp(NO_SINK - maximum) = 0 of a row's attention. With one, ONNX Runtime leaves its flash attention out,
@@ -96,22 +100,29 @@ def embed(g: GraphBuilder, dims: Dims, weights: Weights, ids: str, kind: LinearK
     """Token rows f32 `[1, n_ids, n_text_state]`, by the vocabulary matrix, which this writes."""
     if kind == "fp32":
         return g.node("Gather", [g.const("vocabulary", weights.tensor(VOCABULARY)), ids])
-    define_vocabulary(g, dims, parts_of(weights, VOCABULARY), "vocabulary", kind)
+    define_vocabulary(g, dims, weights, lambda: parts_of(weights, VOCABULARY), "vocabulary", kind)
     rounded = g.node("Cast", [g.node("Gather", ["vocabulary", ids])], to=FLOAT)
-    return g.node("Mul", [rounded, g.node("Gather", ["vocabulary.scales", ids])])
+    level = g.node("Mul", [rounded, g.node("Gather", ["vocabulary.scales", ids])])
+    return g.node("Mul", [level, f"vocabulary{COLUMNS}"])
 
 
 def define_vocabulary(
-    g: GraphBuilder, dims: Dims, parts: Iterable[NDArray[np.float32]], name: str, kind: LinearKind
+    g: GraphBuilder,
+    dims: Dims,
+    weights: Weights,
+    parts: Callable[[], Iterable[NDArray[np.float32]]],
+    name: str,
+    kind: LinearKind,
 ) -> None:
     """Write a matrix `[n_vocab, n_text_state]`, of which `parts` gives some rows after another, in int8 with one scale
-    a row: the initializers `name`, `name`.scales."""
+    a row, and one a column: the initializers `name`, `name`.scales, `name`.columns. weights: of the decoder."""
     scales = np.ones((padded_vocabulary(dims, kind), 1), np.float32)
+    columns = column_scales(weights, parts())
 
     def rounded() -> Iterator[NDArray[np.int8]]:
         start = 0
-        for rows in parts:
-            part, steps = round_rows(rows)
+        for rows in parts():
+            part, steps = round_rows(rows / columns)
             scales[start : start + len(part), 0] = steps
             start += len(part)
             yield part
@@ -119,16 +130,45 @@ def define_vocabulary(
 
     g.const_in_parts(name, (len(scales), dims.n_text_state), np.dtype(np.int8), rounded())
     g.const(f"{name}.scales", scales)
+    g.const(f"{name}{COLUMNS}", columns)
+
+
+def column_scales(weights: Weights, parts: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """What the columns of a vocabulary matrix are divided by before its rows are rounded, `[n_text_state]`.
+
+    In tiny.en one column of 384 is the largest of 96 % of the rows, and by its step the others lose 6 %. In base one
+    channel of the last norm is 27 times as loud as others, and takes the steps of the rows that meet the matrix. So
+    columns are divided by their peaks and multiplied by the loudness of their channels, as far as gain and shift tell
+    it: SmoothQuant (Xiao et al. 2023, eq. 4) without a calibration. Columns count more, for they have 63 steps and
+    channels 127. Errors of tokens' probabilities (KL) of the two decoders: 0.50 and 0.62 of what they are without.
+    """
+    norm = next(name for name in NORMS if weights.has(f"{name}.weight"))
+    gain = weights.tensor(f"{norm}.weight")
+    shift = weights.tensor(f"{norm}.bias") if weights.has(f"{norm}.bias") else np.zeros_like(gain)
+    peaks = np.max([np.abs(rows).max(axis=0) for rows in parts], axis=0)
+    columns, channels = (
+        np.clip(x / max(np.median(x), SMALLEST_SCALE), 1 / LARGEST_LEVEL, LARGEST_LEVEL)
+        for x in (peaks, np.hypot(gain, shift))
+    )
+    found: NDArray[np.float32] = (columns**0.75 / channels**0.25).astype(np.float32)
+    return found
 
 
 def project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:
     """Logits of the rows `x`, by the token embedding or, where it is not tied, a matrix of its own."""
     source = vocabulary_name(weights, kind)
     if source == "untied":
-        define_vocabulary(g, dims, parts_of(weights, PROJECTION), source, kind)
+        define_vocabulary(g, dims, weights, lambda: parts_of(weights, PROJECTION), source, kind)
     elif source == "projection":
         g.const(source, weights.tensor(PROJECTION))
-    return vocabulary_product(g, x, source, dims.n_text_state, padded_vocabulary(dims, kind), kind)
+    return vocabulary_product(
+        g, by_columns(g, x, source, kind), source, dims.n_text_state, padded_vocabulary(dims, kind), kind
+    )
+
+
+def by_columns(g: GraphBuilder, x: str, source: str, kind: LinearKind) -> str:
+    """The rows `x` in the units of the matrix `source`: what `vocabulary_product` takes."""
+    return x if kind == "fp32" else g.node("Mul", [x, f"{source}{COLUMNS}"])
 
 
 def vocabulary_name(weights: Weights, kind: LinearKind) -> str:

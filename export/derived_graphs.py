@@ -45,7 +45,7 @@ from specedge.errors import BundleError
 from specedge.runtime.bundle.manifest import ALIGN_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH, Dims
 from specedge.runtime.engine.shortlist import Span
 
-from .decoder_graph import PROJECTION_SCALES
+from .decoder_graph import COLUMNS, PROJECTION_SCALES
 from .onnx_builder import Dim
 
 FLOAT = TensorProto.FLOAT
@@ -283,19 +283,23 @@ def _vectors(model: onnx.ModelProto) -> onnx.GraphProto:
     """The rows of the matrix that the decoder multiplies last."""
     graph = model.graph
     matrix, scales = _last_matrix(graph)
+    columns = f"{matrix}{COLUMNS}"
+    has_columns = any(tensor.name == columns for tensor in graph.initializer)  # not in bundles of before
     nodes = [helper.make_node("Gather", [matrix, "rows"], ["vectors" if scales is None else "rounded"])]
     if scales is not None:
         nodes += [
             helper.make_node("Cast", ["rounded"], ["whole"], to=FLOAT),
             helper.make_node("Gather", [scales, "rows"], ["steps"]),
-            helper.make_node("Mul", ["whole", "steps"], ["vectors"]),
+            helper.make_node("Mul", ["whole", "steps"], ["level" if has_columns else "vectors"]),
         ]
+    if has_columns:
+        nodes.append(helper.make_node("Mul", ["level", columns], ["vectors"]))
     return helper.make_graph(
         nodes,
         VECTORS_GRAPH,
         [helper.make_tensor_value_info("rows", TensorProto.INT64, ["n_vectors"])],
         [helper.make_tensor_value_info("vectors", FLOAT, ["n_vectors", _width(graph)])],
-        [tensor for tensor in graph.initializer if tensor.name in (matrix, scales)],
+        [tensor for tensor in graph.initializer if tensor.name in (matrix, scales, columns)],
     )
 
 

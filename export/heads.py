@@ -40,8 +40,10 @@ from specedge.runtime.bundle.manifest import Dims
 from specedge.runtime.options import BLOCK_KIND, BLOCK_KV_GRAPH, HEAD_KINDS
 
 from .decoder_graph import (
+    COLUMNS,
     PROJECTION,
     VOCABULARY,
+    by_columns,
     cross_attention,
     define_vocabulary,
     padded_vocabulary,
@@ -284,15 +286,17 @@ def _by_shared_vocabulary(
         if kind == "fp32":
             g.const(source, matrix)
         else:
-            define_vocabulary(g, replace(dims, n_vocab=len(tokens)), in_parts(matrix), source, kind)
+            sized = replace(dims, n_vocab=len(tokens))
+            define_vocabulary(g, sized, decoder, lambda: in_parts(matrix), source, kind)
     else:
         tokens = np.arange(dims.n_vocab)
         source = vocabulary_name(decoder, kind)
         written = onnx.load(str(g.path.parent / "decoder.onnx"), load_external_data=False)
         for tensor in written.graph.initializer:
-            if tensor.name in (source, f"{source}.scales"):
+            if tensor.name in (source, f"{source}.scales", f"{source}{COLUMNS}"):
                 g.borrow(tensor)
     n_columns = padded_vocabulary(replace(dims, n_vocab=len(tokens)), kind)
+    mapped = by_columns(g, mapped, source, kind)
     logits = vocabulary_product(g, mapped, source, dims.n_text_state, n_columns, kind)
     if n_columns > len(tokens):
         logits = g.node("Slice", [logits, g.ints(0), g.ints(len(tokens)), g.ints(2)])

@@ -56,7 +56,8 @@ class BundleWeights:
         layer, _, what = name.rpartition(".")
         if name.endswith("embed_tokens.weight"):
             n_vocab = self._bundle.manifest.dims.n_vocab  # the graph's rows are padded
-            return self.stored("vocabulary")[:n_vocab] * self.stored("vocabulary.scales")[:n_vocab]
+            rows = self.stored("vocabulary")[:n_vocab] * self.stored("vocabulary.scales")[:n_vocab]
+            return rows * self.stored("vocabulary.columns") if "vocabulary.columns" in self._tensors else rows
         if name.endswith("embed_positions.weight"):
             return self.stored(name.replace("embed_positions.weight", "positions"))
         if re.search(r"conv\d\.weight", name):

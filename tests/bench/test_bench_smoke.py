@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
     "audio_context", "true_shapes", "verdict_check", "callers", "peers_batched", "mutants", "encoder_batches",
-    "serve_times", "first_run",
+    "serve_times", "first_run", "words",
 )  # fmt: skip
 
 
@@ -100,6 +100,20 @@ def speech(tmp_path: Path) -> Path:
         items.append(Utterance(samples=samples, text=text, voice="", source="", start=0, end=len(samples)))
     write_shard(folder, "some", items)
     return folder
+
+
+def test_words(micro: tuple[Path, Path], tmp_path: Path) -> None:
+    """The same bundle twice has no more errors, and a line without a text is held against the first one's."""
+    (tmp_path / "a.wav").write_bytes(wav_bytes(np.random.default_rng(0).standard_normal(16000).astype(np.float32) / 10))
+    rows = [{"audio": "a.wav", "text": "a word", "language": "en"}, {"file": "a.wav", "start": 80, "samples": 8000}]
+    (tmp_path / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = (f"one={micro[1]}", f"two={micro[1]}", "--set", tmp_path / "some.jsonl", "--keep", tmp_path / "kept")
+    for _ in range(2):
+        one, two = _json("words", *given)["figures"]
+        assert one | {"bundle": ""} == two | {"bundle": ""}
+        assert two["recordings"] == 2 and two["more"] == two["changed"] == two["low"] == two["high"] == 0
+    (kept,) = (tmp_path / "kept").iterdir()
+    assert len(kept.read_text().splitlines()) == 2
 
 
 @needs_demo

@@ -1,0 +1,173 @@
+"""Word errors of several bundles on recordings with texts, and what one bundle's rounding costs beside another.
+
+    python tests/bench/words.py float32=BUNDLE int8=BUNDLE ... --set SPEECH.jsonl ... [--keep FOLDER] [--half 1]
+
+Each line of a set has `audio`, a file beside it, or `file`, `start` and `samples` of it at 16 kHz; `language`; and
+`text`. A line without a text is held against the first bundle's own: a set of many voices that nobody wrote down then
+shows what rounding changes. SPEECH.jsonl:NAME takes the lines whose `set` is NAME.
+
+Decoding is what `WhisperModel.transcribe` does with the language given and no drafter: greedy, warmer where a text
+fails. English is normalised as openai-whisper does it and counted in words, other languages in characters. The
+difference to the first bundle is paired: its interval is the middle 95 % of 10,000 draws of recordings. "changed" is
+the share of the first bundle's words that another bundle says otherwise. It does not measure time.
+
+--keep FOLDER holds what bundles said, so that a run that is repeated, or stopped, goes on. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rounds import BenchError, print_json, print_table
+from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
+
+from specedge import WhisperModel
+from specedge.runtime.audio.audio import decode_audio
+from specedge.runtime.text.words import edit_distance
+
+SAMPLE_RATE_HZ = 16_000
+N_DRAWS = 10_000
+ENGLISH, OTHER = EnglishTextNormalizer(), BasicTextNormalizer()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A line of a set: where its samples are, and the text spoken, "" for none."""
+
+    key: str
+    file: Path
+    span: slice
+    text: str
+    language: str
+
+
+def recordings(given: str, half: int | None, limit: int | None) -> list[Recording]:
+    """The lines of a set, or every second one from the first (`half` 0) or the second (1). Raises BenchError."""
+    path, _, name = given.partition(":")
+    rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if not name or row.get("set") == name]
+    if half is not None:
+        rows = rows[half::2]
+    if not rows:
+        raise BenchError(f"{given}: no recordings")
+    return [
+        Recording(
+            key=f"{row.get('audio', row.get('file'))}@{row.get('start', 0)}",
+            file=Path(path).parent / row.get("audio", row.get("file")),
+            span=slice(row["start"], row["start"] + row["samples"]) if "start" in row else slice(None),
+            text=row.get("text", ""),
+            language=row.get("language", "en"),
+        )
+        for row in rows[:limit]
+    ]
+
+
+def samples(found: Sequence[Recording]) -> Iterator[NDArray[np.float32]]:
+    """The sound of each; a file that several lie in is read once."""
+    file, whole = None, np.zeros(0, np.float32)
+    for one in found:
+        if one.file != file:
+            file, whole = one.file, decode_audio(str(one.file))
+        yield whole[one.span]
+
+
+def texts(bundle: Path, found: Sequence[Recording], keep: Path | None, threads: int) -> list[str]:
+    """What the bundle makes of each, as kept or now."""
+    model = WhisperModel(bundle, cpu_threads=threads)
+    kept: dict[str, str] = {}
+    log = None if keep is None else keep / f"{model.bundle.digest[:16]}-{threads}.jsonl"
+    if log is not None and log.exists():
+        kept = dict(json.loads(line) for line in log.read_text(encoding="utf-8").splitlines())
+    missing = [one for one in found if one.key not in kept]
+    for one, sound in zip(missing, samples(missing), strict=True):
+        segments, _ = model.transcribe(sound, one.language if model.is_multilingual else "en", drafter="none")
+        kept[one.key] = "".join(segment.text for segment in segments)
+        if log is not None:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps((one.key, kept[one.key])) + "\n")
+    return [kept[one.key] for one in found]
+
+
+def units(text: str, language: str) -> Sequence[str]:
+    """What errors are counted in: words of English, characters of other languages."""
+    return ENGLISH(text).split() if language == "en" else OTHER(text).replace(" ", "")
+
+
+def counts(said: Sequence[str], wanted: Sequence[str], found: Sequence[Recording]) -> NDArray[np.int64]:
+    """Errors and units of each recording, `[n, 2]`."""
+    pairs = [(units(a, one.language), units(b, one.language)) for a, b, one in zip(said, wanted, found, strict=True)]
+    return np.array([(edit_distance(spoken, heard), len(spoken)) for heard, spoken in pairs])
+
+
+def rate(counted: NDArray[np.int64]) -> float:
+    """Errors in percent of the units."""
+    return 100 * float(counted[:, 0].sum() / max(1, counted[:, 1].sum()))
+
+
+def interval(counted: NDArray[np.int64], base: NDArray[np.int64]) -> list[float]:
+    """The middle 95 % of the difference of two rates in points, recordings drawn with replacement."""
+    drawn = np.random.default_rng(0).integers(0, len(base), (N_DRAWS, len(base)))
+    more = (counted[:, 0] - base[:, 0])[drawn].sum(1) / np.maximum(1, base[:, 1][drawn].sum(1))
+    return [round(100 * float(edge), 2) for edge in np.quantile(more, (0.025, 0.975))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundles", nargs="+", metavar="NAME=BUNDLE")
+    parser.add_argument("--set", dest="sets", action="append", required=True, metavar="SPEECH.jsonl")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--half", type=int, choices=(0, 1))
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    if given.keep is not None:
+        given.keep.mkdir(parents=True, exist_ok=True)
+    figures: list[dict[str, Any]] = []
+    spoken: dict[str, list[NDArray[np.int64]]] = {}  # by bundle, of the English sets that have texts
+    for name in given.sets:
+        found = recordings(name, given.half, given.limit)
+        base: list[str] | None = None
+        for entry in given.bundles:
+            label, _, folder = entry.partition("=")
+            said = texts(Path(folder), found, given.keep, given.threads)
+            base = said if base is None else base
+            wanted = [one.text or theirs for one, theirs in zip(found, base, strict=True)]
+            counted = counts(said, wanted, found)
+            if all(one.text and one.language == "en" for one in found):
+                spoken.setdefault(label, []).append(counted)
+            changed = rate(counts(said, base, found))
+            figures.append(_figure(Path(name).name, label, counted, counts(base, wanted, found), changed))
+    if len(given.sets) > 1:
+        whole = {label: np.concatenate(parts) for label, parts in spoken.items()}
+        first = next(iter(whole.values()), None)
+        figures += [_figure("all English", label, counted, first) for label, counted in whole.items()]
+    print_table([list(figures[0]), *([str(value) for value in row.values()] for row in figures)])
+    print_json("words", threads=given.threads, half=given.half, figures=figures)
+
+
+def _figure(
+    name: str, label: str, counted: NDArray[np.int64], base: NDArray[np.int64], changed: float | None = None
+) -> dict[str, Any]:
+    low, high = interval(counted, base)
+    return {
+        "set": name,
+        "bundle": label,
+        "recordings": len(counted),
+        "units": int(counted[:, 1].sum()),
+        "errors": round(rate(counted), 2),
+        "more": round(rate(counted) - rate(base), 2),
+        "low": low,
+        "high": high,
+        "changed": None if changed is None else round(changed, 2),
+    }
+
+
+if __name__ == "__main__":
+    main()
