@@ -29,6 +29,7 @@ _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 <
 _CUTS = 16  # places at which the same words may be cut into key and continuation
 # Of the vocabularies of OpenAI's models (maps.tmap_format.text_fingerprint).
 _MULTILINGUAL = "71fe4e1f8cf3dd9c62a9d6fe743246dd2959634e9a1667b9c235cfc6b7601a79"
+_MULTILINGUAL_SIZE = 51865
 _ENGLISH_ONLY = "3b27ee95684e28911415c6bcd8537b0d5b950f05a84053d4e6c63a26990f9617"
 _Report = Callable[[Exception], None]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", re.IGNORECASE)
@@ -85,7 +86,8 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
 
     A line of txt is a sentence; segments of timed formats are joined up to the end of a sentence. The map fits every
     model that has the vocabulary of MODEL: all multilingual Whispers, v1, v2 and v3, have the same, and all
-    English-only ones (tiny.en and so on) have another.
+    English-only ones (tiny.en and so on) have another. Without -m it is that of the model that transcribes by default,
+    or the multilingual one where none is installed.
 
     \b
     Examples:
@@ -420,8 +422,16 @@ def _shown_change(change: Change, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
-    """The tokenizer of a model and the fingerprint of its text tokens; the weights need no hashing."""
-    tokenizer = open_model(model, verify=False).tokenizer
+    """The tokenizer of a model and the fingerprint of its text tokens; the weights need no hashing. Where none is named
+    or installed, those of the multilingual models, so that a map needs no model."""
+    from specedge.export.default_model import installed_default
+    from specedge.export.vocabulary import published_tokenizer
+
+    path = installed_default() if model is None else None
+    if model is None and path is None:
+        tokenizer = published_tokenizer(_MULTILINGUAL_SIZE)
+    else:
+        tokenizer = open_model(model or str(path), verify=False).tokenizer
     return tokenizer, _fingerprint(tokenizer)
 
 

@@ -2,14 +2,17 @@
 
     python tests/bench/words.py float32=BUNDLE int8=BUNDLE ... --set SPEECH.jsonl ... [--keep FOLDER] [--half 1]
 
+In place of a BUNDLE, faster-whisper:FOLDER and openai-whisper:FILE.pt are the same weights in these programs, float32.
+
 Each line of a set has `audio`, a file beside it, or `file`, `start` and `samples` of it at 16 kHz; `language`; and
 `text`. A line without a text is held against the first bundle's own: a set of many voices that nobody wrote down then
 shows what rounding changes. SPEECH.jsonl:NAME takes the lines whose `set` is NAME.
 
 Decoding is what `WhisperModel.transcribe` does with the language given and no drafter: greedy, warmer where a text
-fails. English is normalised as openai-whisper does it and counted in words, other languages in characters. The
-difference to the first bundle is paired: its interval is the middle 95 % of 10,000 draws of recordings. "changed" is
-the share of the first bundle's words that another bundle says otherwise. It does not measure time.
+fails; so do the other programs here. English is normalised as openai-whisper does it and counted in words, other
+languages in characters. The difference to the first bundle is paired: its interval is the middle 95 % of 10,000 draws
+of recordings. "changed" is the share of the first bundle's words that another bundle says otherwise, "same" counts the
+texts that are the first bundle's to the letter. It does not measure time.
 
 --keep FOLDER holds what bundles said, so that a run that is repeated, or stopped, goes on. The last line is JSON.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,17 +81,48 @@ def samples(found: Sequence[Recording]) -> Iterator[NDArray[np.float32]]:
         yield whole[one.span]
 
 
-def texts(bundle: Path, found: Sequence[Recording], keep: Path | None, threads: int) -> list[str]:
-    """What the bundle makes of each, as kept or now."""
-    model = WhisperModel(bundle, cpu_threads=threads)
+def transcriber(model: str, threads: int) -> tuple[str, Callable[[NDArray[np.float32], str], str]]:
+    """A name for the weights in a program, and what it makes of a sound in a language."""
+    program, _, path = model.partition(":")
+    if program == "faster-whisper":
+        import faster_whisper
+
+        theirs = faster_whisper.WhisperModel(path, device="cpu", compute_type="float32", cpu_threads=threads)
+
+        def by_faster_whisper(sound: NDArray[np.float32], language: str) -> str:
+            return "".join(one.text for one in theirs.transcribe(sound, language=language, beam_size=1)[0])
+
+        return f"faster-whisper-{Path(path).name}", by_faster_whisper
+    if program == "openai-whisper":
+        import torch
+        import whisper
+
+        torch.set_num_threads(threads)
+        openai = whisper.load_model(path, device="cpu")
+
+        def by_openai(sound: NDArray[np.float32], language: str) -> str:
+            return str(openai.transcribe(sound, language=language, fp16=False)["text"])
+
+        return f"openai-whisper-{Path(path).name}", by_openai
+    ours = WhisperModel(Path(model), cpu_threads=threads)
+
+    def by_us(sound: NDArray[np.float32], language: str) -> str:
+        segments, _ = ours.transcribe(sound, language if ours.is_multilingual else "en", drafter="none")
+        return "".join(segment.text for segment in segments)
+
+    return ours.bundle.digest[:16], by_us
+
+
+def texts(model: str, found: Sequence[Recording], keep: Path | None, threads: int) -> list[str]:
+    """What a model makes of each, as kept or now."""
+    name, transcribe = transcriber(model, threads)
     kept: dict[str, str] = {}
-    log = None if keep is None else keep / f"{model.bundle.digest[:16]}-{threads}.jsonl"
+    log = None if keep is None else keep / f"{name}-{threads}.jsonl"
     if log is not None and log.exists():
         kept = dict(json.loads(line) for line in log.read_text(encoding="utf-8").splitlines())
     missing = [one for one in found if one.key not in kept]
     for one, sound in zip(missing, samples(missing), strict=True):
-        segments, _ = model.transcribe(sound, one.language if model.is_multilingual else "en", drafter="none")
-        kept[one.key] = "".join(segment.text for segment in segments)
+        kept[one.key] = transcribe(sound, one.language)
         if log is not None:
             with log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps((one.key, kept[one.key])) + "\n")
@@ -136,14 +170,15 @@ def main() -> None:
         base: list[str] | None = None
         for entry in given.bundles:
             label, _, folder = entry.partition("=")
-            said = texts(Path(folder), found, given.keep, given.threads)
+            said = texts(folder, found, given.keep, given.threads)
             base = said if base is None else base
             wanted = [one.text or theirs for one, theirs in zip(found, base, strict=True)]
             counted = counts(said, wanted, found)
             if all(one.text and one.language == "en" for one in found):
                 spoken.setdefault(label, []).append(counted)
             changed = rate(counts(said, base, found))
-            figures.append(_figure(Path(name).name, label, counted, counts(base, wanted, found), changed))
+            figure = _figure(Path(name).name, label, counted, counts(base, wanted, found), changed)
+            figures.append(figure | {"same": sum(a.strip() == b.strip() for a, b in zip(said, base, strict=True))})
     if len(given.sets) > 1:
         whole = {label: np.concatenate(parts) for label, parts in spoken.items()}
         first = next(iter(whole.values()), None)
@@ -166,6 +201,7 @@ def _figure(
         "low": low,
         "high": high,
         "changed": None if changed is None else round(changed, 2),
+        "same": None,
     }
 
 

@@ -50,6 +50,16 @@ def test_build_info_and_eval(corpus: Path, capsys: pytest.CaptureFixture[str]) -
     assert "expected decoder speed up" in capsys.readouterr().out
 
 
+def test_a_map_needs_no_model(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where none is named or installed, and nothing is fetched for one."""
+    monkeypatch.delenv("SPECEDGE_MODEL")
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
+    assert main(["map", "build", str(corpus), "-o", str(tmp_path / "any.tmap")]) == 0
+    assert "fits every multilingual Whisper" in capsys.readouterr().err
+
+
 def test_a_new_map_says_which_models_it_fits_and_the_next_command(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
