@@ -63,8 +63,9 @@ _INHERITED = (
 class Source:
     """Where a checkpoint came from, as the bundle's manifest will say it (never a path of this machine).
 
-    kind: "folder", "hub", "package", "openai-pt", "optimum", "ctranslate2", "ggml" or "mlx"; id: hub id or the last part of the
-    path, with "+" and an adapter's name where one was merged; revision: commit, packages with versions, sha256 of a published .pt, or None.
+    kind: "folder", "hub", "package", "openai-pt", "optimum", "ctranslate2", "ggml" or "mlx"; id: hub id or the last
+    part of the path, with "+" and an adapter's name where one was merged; revision: commit, packages with their
+    versions, sha256 of a published .pt, or None.
     """
 
     kind: str

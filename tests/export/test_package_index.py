@@ -273,6 +273,9 @@ def test_the_catalogue_s_packages_are_complete() -> None:
             assert known.hub_id == catalogue.CHECKPOINTS[name].hub_id and known.licence
             packages = {package.name for package in known.packages}
             assert {package for file in known.files for package, _ in file.parts} == packages
-            assert {"model.bin", "config.json", "tokenizer.json"} == {file.name for file in known.files}
+            names = {file.name for file in known.files}  # what faster-whisper's own folders hold
+            assert {"model.bin", "config.json", "tokenizer.json"} < names and any(
+                "vocabulary." in name for name in names
+            )
             assert all(len(file.sha256) == 64 and file.size_bytes and file.parts for file in known.files)
     assert json.dumps(sorted(catalogue.PACKAGED)) == '["whisper-base", "whisper-tiny.en"]'
