@@ -189,6 +189,7 @@ def _is_row(figures: dict[str, float]) -> bool:
     return set(figures) >= {"speed_up", "tokens_per_pass", "acceptance"} and figures["tokens_per_pass"] >= 1
 
 
+@pytest.mark.slow
 def test_e1(tmp_path: Path) -> None:
     figures = _run("e1", "--plot", tmp_path / "plot.svg")
     for domain in ("maintenance", "notes"):
@@ -206,6 +207,7 @@ def test_e2() -> None:
     )
 
 
+@pytest.mark.slow
 def test_e4() -> None:
     figures = _run("e4")
     for domain in ("maintenance", "notes"):
@@ -292,6 +294,7 @@ def test_e8(tmp_path: Path) -> None:
     ET.parse(tmp_path / "plot.svg")
 
 
+@pytest.mark.slow
 def test_e8_wants_another_version(draft: Path) -> None:
     command = [sys.executable, "-m", "tests.bench.experiments", "e8", *SIZES, "--draft-model", str(draft)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)

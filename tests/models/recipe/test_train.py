@@ -69,6 +69,7 @@ def _steps(trainer: Trainer, n: int) -> None:
         trainer.progress.fraction = trainer.progress.step / 8
 
 
+@pytest.mark.slow
 def test_a_run_taken_up_again_ends_in_the_same_weights(tmp_path: Path) -> None:
     straight = _trainer(tmp_path / "straight")
     _steps(straight, 6)
@@ -107,6 +108,7 @@ def test_a_decoder_that_goes_on_alone_leaves_all_else_as_the_checkpoint_has_it(t
         assert bool(moved) == (file == "model.safetensors")
 
 
+@pytest.mark.slow
 def test_a_decoder_that_goes_on_alone_is_held_to_text_where_its_teacher_is_right(tmp_path: Path) -> None:
     """A teacher that is right costs something, one that is wrong or sure of a time nothing."""
     vocabulary = demo_vocabulary(MICRO)
@@ -294,6 +296,7 @@ def test_a_checkpoint_comes_back_as_the_net_it_was_exported_from(tmp_path: Path)
     assert other.whisper.proj_out.weight is other.whisper.model.decoder.embed_tokens.weight
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_layout_gives_each_token_its_own_row(tmp_path: Path) -> None:
     v2, english = (dataclasses.replace(MICRO, layout=name) for name in ("v2", "en"))
     given = Net(v2, demo_vocabulary(v2))
@@ -344,6 +347,7 @@ def test_new_heads_leave_a_checkpoint_s_encoder_alone_at_first(tmp_path: Path) -
     assert pulls[0] == 0.0 < pulls[1]
 
 
+@pytest.mark.slow
 def test_what_is_exported_is_the_running_mean(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path)
     start = trainer.net.ctc.weight.detach().clone()
