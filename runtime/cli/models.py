@@ -16,6 +16,7 @@ from specedge.errors import BundleError, UsageError
 from specedge.models import catalogue, store
 
 from .export import PRECISIONS
+from .next_step import say_next
 from .options import JSON, installed_models, known_models
 
 
@@ -178,7 +179,7 @@ def _pull(name: str, precision: str, revision: str | None, with_draft: bool) -> 
         click.echo(f"{target.name} is installed already; remove it first to export it again", err=True)
     if with_draft:
         click.echo(_about_draft(name, target), err=True)
-    click.echo(f"next: specedge transcribe talk.wav -m {target.name}", err=True)
+    say_next("transcribe", "talk.wav", "-m", target.name)
     click.echo(target)
 
 
