@@ -254,10 +254,10 @@ class DrafterOptions:
         one that is known to draft for this model.
     lookahead
         how many tokens a draft model drafts: a number, or "cost", "rule", "confidence", "adaptive"
-        (`drafters/draft/lookahead.py`). For heads "cost", or a fixed number of heads.
+        (`drafters/draft/lookahead.py`, `papers/lookahead.py`). For heads "cost", or a fixed number of heads.
     translation
         how drafts of another vocabulary become the target's tokens: "words", "tokens", "direct"
-        (`drafters/draft/translate.py`).
+        (`papers/across_words.py`).
     learn, learn_domain
         the draft model learns from its target, and what it learned is kept under this name for later runs.
     remember

@@ -32,6 +32,7 @@ def test_every_import_is_allowed() -> None:
         ("runtime/audio/mel.py", "import importlib\nimportlib.import_module('torch')"),
         ("runtime/audio/mel.py", "from ..longform.transcribe import transcribe"),
         ("runtime/decoding/decode.py", "def f():\n    from ..drafters.tokenmap import TokenMapDrafter"),
+        ("runtime/drafters/registry.py", "def f():\n    from ..papers.heads import make"),
         ("runtime/device.py", "import onnxruntime"),
         (
             "runtime/engine/engine.py",
@@ -76,6 +77,15 @@ def test_a_planted_import_is_found(relative: str, source: str) -> None:
 )
 def test_a_rightful_import_passes(relative: str, source: str) -> None:
     assert not violations(_planted(relative, source))
+
+
+def test_only_trainings_import_what_reproduces_papers() -> None:
+    """All else finds it by name (`runtime/registered.py`)."""
+    rooms = ("runtime/papers/", "export/papers/", "export/training/")
+    for module in modules():
+        if not module.relative.startswith(rooms):
+            found = [item.name for item in imports(module) if ".papers" in item.name]
+            assert not found, (module.relative, found)
 
 
 def test_every_floor_has_its_rooms() -> None:

@@ -26,7 +26,8 @@ from torch import Tensor
 from specedge.errors import UsageError
 from specedge.runtime.bundle.bundle import Bundle, encoder_fingerprint
 from specedge.runtime.bundle.manifest import check_fit, check_share
-from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped, Translation
+from specedge.runtime.drafters.draft.translate import Remapped, Translation
+from specedge.runtime.papers.across_words import AcrossWords
 
 from ..checkpoint import Checkpoint, open_checkpoint
 from .checkpoint_files import DRAFT, check_out, write_checkpoint

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specedge.errors import UsageError
-from specedge.runtime.decoding.beam import BeamOptions, Emitted, grouped_search
+from specedge.runtime.decoding.beam import BeamOptions
+from specedge.runtime.papers.grouped_beam import Emitted, grouped_search
 from specedge.runtime.text.words import edit_distance
 
 from .early_stopping import EarlyStopping, Plan, split

@@ -1,32 +1,23 @@
-"""Beam search over one window, for temperature 0: exact (`search`), or in steps of several tokens (`grouped_search`).
+"""Beam search over one window, for temperature 0.
 
 `search` is openai-whisper's `BeamSearchDecoder`. Each beam is a text of its own in the engine; the best `beam_size`
 continuations of all beams live on, those that end are set aside until `round(beam_size * patience)` have, and a ranking
 chooses among them. Ties go to the beam that is listed first, then to the lowest id. Drafts change nothing: the pass
 that runs the last token of each beam also runs a draft behind it, and the child that takes the drafted token finds its
 row there already.
-
-`grouped_search` advances hypotheses by several tokens (Raj et al., section III-A, threshold of eq. 10). It is lossy: a
-hypothesis goes on by each of the model's likeliest tokens and, behind the likeliest, by as many heads as are sure by
-`tau` or more, which nobody verifies. Hypotheses of one length are a group and run together; a token counts with the
-log-probability of whoever gave it (eq. 12). The paper leaves open what this module decides: heads continue the
-likeliest token alone, and hypotheses of different lengths are compared by the mean of their tokens. So a text is come
-to in one way only. Where no head is ever sure, `grouped_search` is `search`.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .passes import Decoding, Ran, alone
+from .passes import Decoding, Ran
 from .rules import Logits, RuleSet
 from .verify import unusable
 
@@ -35,13 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BeamOptions",
-    "Believed",
     "Drafts",
-    "Emitted",
     "Hypothesis",
+    "SawPass",
     "best_of",
-    "grouped_search",
-    "groups",
+    "likeliest",
     "logprobs_behind",
     "search",
 ]
@@ -70,7 +59,7 @@ class Hypothesis:
 class BeamOptions:
     """How to search. patience: how many times `beam_size` texts must end; limit: the most tokens.
 
-    Of `grouped_search` alone: tau: how sure a head must be; useless: ids that heads must not give.
+    Of beams that believe heads alone: tau: how sure a head must be; useless: ids that heads must not give.
     """
 
     beam_size: int = 4
@@ -323,192 +312,3 @@ class _Beams:
         for child in chosen:
             if not child.was_ahead:
                 self._engine.rewind(child.state, self._n_prompt + len(child.tokens) - 1)
-
-
-class Believed(Protocol):
-    """Heads; see `engine.heads.HeadsPass.guess`."""
-
-    def guess(
-        self, hidden: NDArray[np.float32], n_choices: int, /
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Emitted(Hypothesis):
-    """A hypothesis of `grouped_search`.
-
-    emitters: who gave each token: 0 the model, i its head i - 1; the end of text is the model's. hidden: the decoder's
-    last hidden rows of the prompt and the tokens that were run, float32 [n_rows, n_text_state]; token j, given by i,
-    was given from the row of token j - i - 1, or of the prompt's last where that is -1.
-    """
-
-    emitters: tuple[int, ...]
-    hidden: NDArray[np.float32]
-
-
-def grouped_search(
-    engine: Engine,
-    state: State,
-    first_row: Logits,
-    rules: RuleSet,
-    heads: Believed,
-    options: BeamOptions,
-    on_call: Callable[[int], None] = lambda n_texts: None,
-) -> list[Emitted]:
-    """Run `groups` to its end; `on_call` gets how many texts a group had."""
-    return alone(engine, groups(engine, state, first_row, rules, heads, options, lambda ran, waited_s, n: on_call(n)))
-
-
-def groups(
-    engine: Engine,
-    state: State,
-    first_row: Logits,
-    rules: RuleSet,
-    heads: Believed,
-    options: BeamOptions,
-    saw_pass: SawPass,
-) -> Decoding[list[Emitted]]:
-    """Return the finished hypotheses in the order they ended, then unfinished ones, best first, up to `beam_size`.
-
-    `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_vocab] follows it. Raises
-    ModelError on logits that are not numbers, Interrupted.
-    """
-    found = _Groups(engine, rules, heads, options, state, first_row)
-    try:
-        return (yield from found.run(saw_pass))
-    finally:
-        found.release()
-
-
-@dataclass(eq=False, kw_only=True)
-class _Text:
-    """A hypothesis. `n_run` of its tokens are in `state`, and `row` f32[n_vocab] follows them.
-
-    `parent` is the hypothesis that it continues. An `ended` one holds the end's log-probability besides.
-    """
-
-    state: Any
-    row: Logits
-    n_run: int = 0
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    emitters: tuple[int, ...] = ()
-    total: np.float32 = np.float32(0.0)
-    ended: bool = False
-    parent: _Text | None = None
-
-    @property
-    def mean(self) -> float:
-        """The mean log-probability, by which texts of all lengths are compared."""
-        return float(self.total) / max(1, len(self.logprobs))
-
-
-class _Groups:
-    def __init__(
-        self, engine: Engine, rules: RuleSet, heads: Believed, options: BeamOptions, state: State, row: Logits
-    ) -> None:
-        self._engine, self._rules, self._heads, self._options = engine, rules, heads, options
-        self._eot = rules.layout.eot
-        self._finished: list[Emitted] = []
-        # All hypotheses begin alike.
-        self._live = [_Text(state=engine.fork(state), row=np.array(row))]
-
-    def run(self, saw_pass: SawPass) -> Decoding[list[Emitted]]:
-        """Step by step, to the end."""
-        while True:
-            self._extend()
-            waiting = [text for text in self._live if len(text.tokens) < self._options.limit]
-            if len(self._finished) >= self._options.n_wanted or not waiting:
-                break
-            for _, alike in itertools.groupby(sorted(waiting, key=lambda text: text.n_run), lambda text: text.n_run):
-                group = list(alike)
-                texts = [(text.state, text.tokens[text.n_run :]) for text in group]
-                since = time.perf_counter()
-                ran = yield [(state, ids, [len(ids) - 1]) for state, ids in texts]
-                saw_pass(ran, time.perf_counter() - since, len(group))
-                for text, (row,) in zip(group, ran.logits, strict=True):
-                    text.row = np.array(row)
-                    self._engine.commit(text.state, len(text.tokens) - text.n_run)
-                    text.n_run = len(text.tokens)
-        best = self._live[: max(0, self._options.beam_size - len(self._finished))]
-        return [*self._finished, *(self._emitted(text, text.state) for text in best)]
-
-    def release(self) -> None:
-        """Give the engine all buffers back."""
-        for text in self._live:
-            self._engine.release(text.state)
-        self._live = []
-
-    def _extend(self) -> None:
-        """Choose the texts that live on; ended ones that are better than the last of them are finished."""
-        found = [child for text in self._live for child in self._children(text)]
-        chosen: list[_Text] = []
-        for text in sorted(found, key=lambda text: -text.mean):
-            if not text.ended:
-                chosen.append(text)
-                if len(chosen) == self._options.beam_size:
-                    break
-            elif text.parent is not None and len(self._finished) < self._options.n_wanted:
-                self._finished.append(self._emitted(text, text.parent.state))
-        self._move_states(chosen)
-
-    def _children(self, text: _Text) -> Iterator[_Text]:
-        """The continuations of a hypothesis; itself where the limit is reached."""
-        if len(text.tokens) >= self._options.limit:
-            yield replace(text, parent=text)
-            return
-        sure = self._sure(text)[: self._options.limit - len(text.tokens) - 1]
-        logprobs = logprobs_behind(self._rules, text.row, text.tokens)
-        for rank, token in enumerate(likeliest(logprobs, self._options.beam_size + 1)):
-            ended = token == self._eot
-            added = [(token, 0, logprobs[token]), *(sure if rank == 0 and not ended else ())]
-            yield _Text(
-                state=None,
-                row=text.row,
-                n_run=text.n_run,
-                tokens=text.tokens if ended else (*text.tokens, *(one[0] for one in added)),
-                emitters=(*text.emitters, *(one[1] for one in added)),
-                logprobs=(*text.logprobs, *(float(one[2]) for one in added)),
-                total=functools.reduce(lambda total, one: np.float32(total + one[2]), added, text.total),
-                ended=ended,
-                parent=text,
-            )
-
-    def _sure(self, text: _Text) -> list[tuple[int, int, np.float32]]:
-        """Tokens that heads are sure of behind the likeliest one, the head's number from 1, log-probabilities."""
-        ids, probs = self._heads.guess(text.state.hidden[: text.state.length], 1)
-        found: list[tuple[int, int, np.float32]] = []
-        for head, (token, prob) in enumerate(zip(ids[:, 0].tolist(), probs[:, 0], strict=True), 1):
-            # Behind a timestamp only the rules know what may follow, and a head has not seen them.
-            if prob < self._options.tau or token >= self._eot or token in self._options.useless:
-                break
-            found.append((token, head, np.log(prob)))
-        return found
-
-    def _move_states(self, chosen: list[_Text]) -> None:
-        """A parent's state goes to its first child, other children get copies; without children it is given up."""
-        taken: set[int] = set()
-        for child in chosen:
-            if child.parent is None:
-                continue
-            if id(child.parent) in taken:
-                child.state = self._engine.fork(child.parent.state)
-            else:
-                child.state = child.parent.state
-                taken.add(id(child.parent))
-        for text in self._live:
-            if id(text) not in taken:
-                self._engine.release(text.state)
-        for child in chosen:
-            child.parent = None
-        self._live = chosen
-
-    def _emitted(self, text: _Text, state: Any) -> Emitted:
-        return Emitted(
-            tokens=text.tokens,
-            logprobs=text.logprobs,
-            sum_logprob=float(text.total),
-            finished=text.ended,
-            emitters=text.emitters,
-            hidden=np.array(state.hidden[: state.length]),
-        )

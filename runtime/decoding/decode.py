@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from specedge.errors import UsageError
 
-from .accept import AcceptanceRule, Exact, Threshold
-from .beam import BeamOptions, Hypothesis, best_of, groups, search
+from ..registered import find
+from .accept import AcceptanceRule, Exact
+from .beam import BeamOptions, Hypothesis, best_of, search
 from .drafter import NO_DRAFT, Draft, DraftContext, Drafter, Guard, SharedPass, Verdict, WindowContext
 from .passes import Decoding, Ran, alone, together
 from .rules import Logits, RuleSet
@@ -44,7 +45,7 @@ class DecodeOptions:
     beam_size, patience: beams at temperature 0, 1 is greedy; length_penalty: how samples and beams of different lengths
     are ranked (`beam.best_of`).
     acceptance: which drafts are kept; all but the default can change the text. Beams verify drafts exactly, but for the
-    rule `accept.Threshold`, with which they believe heads (`beam.grouped_search`).
+    rule `threshold`, with which they believe heads (`papers.grouped_beam`).
     history: text ids of the audio before this window; mel, content, earlier: as in `WindowContext`, for the drafter.
     keeps_sources: whether the result names the drafter of each token.
     """
@@ -276,33 +277,20 @@ class _Window:
         tally.passes += 1
         rule = options.acceptance
         wanted = BeamOptions(beam_size=options.beam_size, patience=options.patience, limit=self.limit)
-        if isinstance(rule, Threshold) and (guard.has_heads or guard.error is None):
-            best = yield from self._beams_of_heads(state, row, replace(wanted, tau=rule.tau, useless=self.useless))
+        if rule.tau is not None and (guard.has_heads or guard.error is None):
+            wanted = replace(wanted, tau=rule.tau, useless=self.useless)
+            best = yield from find("beams", "heads")(
+                self.engine, state, row, self._rules, guard, wanted, self.saw_pass, tally, options.length_penalty
+            )
+            best = best if options.keeps_sources else replace(best, sources=())
         else:
-            found = yield from search(self.engine, state, row, self._rules, wanted, drafts, self._saw_pass)
+            found = yield from search(self.engine, state, row, self._rules, wanted, drafts, self.saw_pass)
             best = found[best_of(found, options.length_penalty)]
         tally.tokens = len(best.tokens) + best.finished
         tally.decoder_s += time.perf_counter() - started - (guard.seconds - drafted_s)
         return best
 
-    def _beams_of_heads(self, state: State, row: Logits, wanted: BeamOptions) -> Decoding[Hypothesis]:
-        """The best beam where heads are believed from `wanted.tau` on: all that they gave of it counts as accepted."""
-        options, tally, name = self.options, self.tally, self._guard.name
-        if not self._guard.has_heads:
-            raise UsageError(
-                f"--accept {wanted.tau:g} with beam search needs a heads drafter (such as mtp-latent), got {name}: "
-                "choose one, or use --accept exact"
-            )
-        found = yield from groups(self.engine, state, row, self._rules, self._guard, wanted, self._saw_pass)
-        best = found[best_of(found, options.length_penalty)]
-        depths = [emitter - 1 for emitter in best.emitters if emitter]
-        nodes = range(len(depths))
-        tally.count_proposed({name: len(depths)})
-        tally.count_draft(depths, [name] * len(depths), nodes, nodes)
-        names = [name if emitter else "" for emitter in best.emitters[: len(best.tokens)]]
-        return replace(best, sources=tuple(names if options.keeps_sources else ()))
-
-    def _saw_pass(self, ran: Ran, waited_s: float, n_texts: int) -> None:
+    def saw_pass(self, ran: Ran, waited_s: float, n_texts: int) -> None:
         """A pass over some beams was run."""
         self.tally.passes += 1
         self.tally.count_run(ran, waited_s, n_texts=n_texts)

@@ -20,12 +20,13 @@ from ..decoding.drafter import Drafter, EmptyDrafter, TargetModel
 from ..decoding.payoff import Payoff
 from ..device import DEFAULT_COSTS, CostTable, Profile, load_profile
 from ..options import HEAD_KINDS, SEVERAL, DrafterOptions
+from ..registered import find, names
 from ..text.beginnings import Beginnings
 from ..text.words import ends_sentence
 from .ngram import NgramDrafter
 from .tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 
-__all__ = ["costs_here", "make_drafter", "runnable", "threads_here"]
+__all__ = ["costs_here", "costs_of", "make_drafter", "runnable", "threads_here"]
 
 _MAP_OPTIONS = {"default": TokenMapOptions(), "paper": PAPER}
 _USUAL_BYTES_S = 1e10  # of weights that a pass of one row reads
@@ -91,13 +92,14 @@ def costs_here(bundle: Bundle, threads: int) -> CostTable:
     return DEFAULT_COSTS if profile is None else profile.costs()
 
 
-def _costs(target: TargetModel) -> CostTable:
+def costs_of(target: TargetModel) -> CostTable:
+    """What rows of a target cost: what it says itself, else `costs_here`."""
     return target.costs or costs_here(target.bundle, target.threads)
 
 
 def _payoff(target: TargetModel) -> Payoff:
     """The account of a new drafter."""
-    return Payoff(_costs(target), weighs=target.weighs)
+    return Payoff(costs_of(target), weighs=target.weighs)
 
 
 def threads_here(bundle: Bundle) -> int | None:
@@ -149,7 +151,7 @@ def _tokenmap_of(maps: Sequence[TokenMap], target: TargetModel, options: Drafter
     tokenizer = target.bundle.tokenizer
     return TokenMapDrafter(
         maps,
-        _costs(target),
+        costs_of(target),
         ends=ends_sentence(tokenizer),
         beginnings=None if tokenizer.special.begins_with_space else Beginnings(tokenizer),
         options=preset,
@@ -168,7 +170,7 @@ def _ctc(target: TargetModel, options: DrafterOptions) -> Drafter:
 
     try:
         return open_ctc(
-            bundle, maps, _costs(target), threads=target.threads, canceller=target.canceller, weighs=target.weighs
+            bundle, maps, costs_of(target), threads=target.threads, canceller=target.canceller, weighs=target.weighs
         )
     except BaseException:
         for opened in maps:
@@ -182,7 +184,7 @@ def _ngram(target: TargetModel, options: DrafterOptions) -> Drafter:
     path = store.path_to_keep(store.user_cache_path) if options.remember else None
     if path is not None:
         user_cache = UserCache(path, text_fingerprint(tokenizer.ranks, tokenizer.special.eot))
-    return NgramDrafter(_costs(target), cache=NgramCache(), user_cache=user_cache)
+    return NgramDrafter(costs_of(target), cache=NgramCache(), user_cache=user_cache)
 
 
 def _draft(target: TargetModel, options: DrafterOptions) -> Drafter:
@@ -195,40 +197,17 @@ def _draft(target: TargetModel, options: DrafterOptions) -> Drafter:
     finally:
         for opened in maps:
             opened.close()
-    return open_draft(target, options, _costs(target), expected=expected)
+    return open_draft(target, options, costs_of(target), expected=expected)
 
 
-def _heads(kind: str) -> _Maker:
-    """Makes the drafter whose heads the bundle brings in its graph of the same name."""
+def _registered(name: str) -> _Maker:
+    """Makes the drafter that is found by name."""
 
     def make(target: TargetModel, options: DrafterOptions) -> Drafter:
-        bundle = target.bundle
-        if kind not in bundle.manifest.graphs:
-            have = ", ".join(name for name in HEAD_KINDS if name in bundle.manifest.graphs) or "none"
-            raise UsageError(
-                f"the drafter {kind} needs heads of that kind, and {bundle.manifest.name} brings {have}: export a "
-                "checkpoint that has them, or give trained heads to `specedge export --heads`"
-            )
-        from ..engine.heads import HeadsPass
-        from ..engine.session import Canceller
-        from .heads import HeadsDrafter
-
-        n_heads = _heads_wanted(str(options.lookahead), kind)
-        heads = HeadsPass(bundle, kind, target.canceller or Canceller(), threads=target.threads)
-        if n_heads is None:
-            return HeadsDrafter(kind, heads, _costs(target), payoff=_payoff(target))
-        return HeadsDrafter(kind, heads, _costs(target), n_heads=n_heads, gated=False)
+        made: Drafter = find("drafter", name)(target, replace(options, name=name))
+        return made
 
     return make
-
-
-def _heads_wanted(lookahead: str, kind: str) -> int | None:
-    """How many heads draft whatever it costs, None where costs decide. Raises UsageError."""
-    if lookahead == DrafterOptions.lookahead:
-        return None
-    if not lookahead.isdecimal() or int(lookahead) < 1:
-        raise UsageError(f"lookahead: got {lookahead!r}; the drafter {kind} takes cost, or a number from 1 on")
-    return int(lookahead)
 
 
 def _heads_here(target: TargetModel, able: Sequence[str]) -> tuple[str, ...]:
@@ -247,7 +226,7 @@ def _cascade(target: TargetModel, options: DrafterOptions) -> Drafter:
     from .cascade import CascadeDrafter
     from .earlier import EarlierDrafter
 
-    costs, able = _costs(target), runnable(target.bundle, options)
+    costs, able = costs_of(target), runnable(target.bundle, options)
     text = ("ctc",) if "ctc" in able else ("ngram", "tokenmap")
     names = [name for name in (*text, *_heads_here(target, able), "draft") if name in able]
     drafters = [EarlierDrafter(costs), *_made(names, target, options)]
@@ -263,7 +242,7 @@ def _auto(target: TargetModel, options: DrafterOptions) -> Drafter:
     from .auto import AutoDrafter, Trials, choose
     from .earlier import EarlierDrafter
 
-    bundle, costs, able = target.bundle, _costs(target), runnable(target.bundle, options)
+    bundle, costs, able = target.bundle, costs_of(target), runnable(target.bundle, options)
     text = ("tokenmap",) if "ctc" in able else ("tokenmap", "ngram")
     usual = [name for name in ("ctc", *_heads_here(target, able), *text) if name in able]
     if "draft" in able and (options.draft_model is not None or not {"ctc", *HEAD_KINDS} & set(able)):
@@ -315,7 +294,7 @@ _MAKERS: dict[str, _Maker] = {
     "ngram": _ngram,
     "draft": _draft,
     "ctc": _ctc,
-    **{kind: _heads(kind) for kind in HEAD_KINDS},
+    **{name: _registered(name) for name in names("drafter")},
     "cascade": _cascade,
     "auto": _auto,
 }

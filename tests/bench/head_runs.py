@@ -30,16 +30,17 @@ from specedge.export.training.features import RowRecorder
 from specedge.runtime.audio.mel import log_mel
 from specedge.runtime.bundle.manifest import Dims
 from specedge.runtime.decoding.accept import AcceptanceRule
-from specedge.runtime.decoding.beam import BeamOptions, Emitted, best_of, grouped_search
+from specedge.runtime.decoding.beam import BeamOptions, best_of
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import Drafter, Guard
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.statistics import calls_per_word
-from specedge.runtime.drafters.heads import HeadsDrafter
 from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.engine.speech import open_engine
 from specedge.runtime.options import BLOCK_KIND, HEAD_KINDS
+from specedge.runtime.papers.grouped_beam import Emitted, grouped_search
+from specedge.runtime.papers.heads import HeadsDrafter
 from specedge.runtime.text.words import character_error_rate, normalise, word_errors
 
 __all__ = ["N_CHOICES", "HeadRuns", "Said", "TabledHeads", "head_bytes"]

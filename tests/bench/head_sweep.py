@@ -21,8 +21,9 @@ from bench.map_texts import Findings
 from numpy.typing import NDArray
 
 from specedge.runtime.bench.plots import Panel
-from specedge.runtime.decoding.accept import Exact, Typical
+from specedge.runtime.decoding.accept import Exact
 from specedge.runtime.decoding.statistics import calls_per_word
+from specedge.runtime.papers.accept import Typical
 from specedge.runtime.text.words import normalise
 
 __all__ = ["run", "two_pass_calls"]

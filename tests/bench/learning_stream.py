@@ -21,9 +21,9 @@ from bench.rounds import BenchError
 
 from specedge.runtime.bench.plots import Panel
 from specedge.runtime.decoding.decode import Speculation
-from specedge.runtime.drafters.draft.adapter import AdapterOptions
-from specedge.runtime.drafters.draft.distill import Course, CourseOptions
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
+from specedge.runtime.papers.adapter import AdapterOptions
+from specedge.runtime.papers.distill import Course, CourseOptions
 
 __all__ = ["run"]
 

@@ -16,7 +16,8 @@ from bench.head_runs import HeadRuns, Said
 from bench.map_texts import DOMAINS, Findings
 
 from specedge.runtime.bench.plots import Panel
-from specedge.runtime.decoding.accept import AcceptanceRule, Exact, Threshold, TopM, Typical
+from specedge.runtime.decoding.accept import AcceptanceRule, Exact
+from specedge.runtime.papers.accept import Threshold, TopM, Typical
 
 __all__ = ["RULES", "run"]
 

@@ -48,7 +48,7 @@ _EQUATIONS = f"{_DRAFTERS}/test_published_equations.py"
 CLAIMS = {
     "accept": ("runtime/decoding/accept.py", _EQUATIONS, f"{_DECODING}/test_accept.py",
                f"{_DRAFT}/test_drawn_drafts.py"),
-    "adapter": ("runtime/drafters/draft/adapter.py", _EQUATIONS, f"{_DRAFT}/test_adapter.py",
+    "adapter": ("runtime/papers/adapter.py", _EQUATIONS, f"{_DRAFT}/test_adapter.py",
                 f"{_DRAFT}/test_factor_file.py"),
     "lookahead": ("runtime/drafters/draft/lookahead.py", _EQUATIONS, f"{_DRAFT}/test_lookahead.py",
                   f"{_DRAFT}/test_head.py"),
@@ -57,7 +57,7 @@ CLAIMS = {
                   f"{_DRAFT}/test_across_words.py",
                   f"{_DRAFT}/test_drawn_drafts.py", f"{_DRAFTERS}/test_published_mistakes.py",
                   f"{_DRAFT}/test_lessons.py", "tests/maps/test_word_cache.py"),
-    "heads": ("runtime/drafters/heads.py", f"{_DRAFTERS}/test_head_tree.py", f"{_DRAFTERS}/test_heads.py",
+    "heads": ("runtime/papers/heads.py", f"{_DRAFTERS}/test_head_tree.py", f"{_DRAFTERS}/test_heads.py",
               f"{_DECODING}/test_grouped_beam.py"),
     "beam": ("runtime/decoding/beam.py", f"{_DECODING}/test_beam_by_definition.py",
              f"{_DECODING}/test_grouped_beam.py", f"{_DECODING}/test_beam.py"),

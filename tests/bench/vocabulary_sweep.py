@@ -16,7 +16,7 @@ from bench.rounds import BenchError
 from specedge.maps.word_cache import WordCache
 from specedge.runtime.bench.plots import Panel
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
-from specedge.runtime.drafters.draft.translate import AcrossWords
+from specedge.runtime.papers.across_words import AcrossWords
 
 __all__ = ["run"]
 

@@ -18,11 +18,11 @@ from specedge.export.selfcheck import relative_error
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.presets import window_rules
-from specedge.runtime.drafters.heads import HeadsDrafter
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import HEAD_KINDS, TranscribeOptions
+from specedge.runtime.papers.heads import HeadsDrafter
 from support import exported, heads
 from support.drafting import plain_fields
 from support.drafts import FREE

@@ -16,11 +16,11 @@ from specedge.export.heads import HeadsSpec, head_shapes
 from specedge.export.spec import Source, expected_shapes
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.presets import window_rules
-from specedge.runtime.drafters.heads import HeadsDrafter
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.papers.heads import HeadsDrafter
 from support import heads
 from support.checkpoints import SIZES, Layout, Shape, config, make_checkpoint, tensors
 from support.drafting import plain_fields

@@ -13,11 +13,11 @@ from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.drafters.ctc.head import CtcHead
-from specedge.runtime.drafters.heads import HeadsDrafter
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.papers.heads import HeadsDrafter
 from support.drafting import plain_fields
 from support.drafts import FREE
 from support.edits import read_tensors

@@ -13,7 +13,7 @@ import pytest
 
 from specedge.maps.ngram_cache import UserCache, export
 from specedge.maps.word_cache import WordCache, everything
-from specedge.runtime.drafters.draft.adapter import load_factors, save_factors
+from specedge.runtime.papers.adapter import load_factors, save_factors
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX modes")
 

@@ -15,7 +15,7 @@ from specedge.errors import ResourceError
 from specedge.maps.word_cache import ENTRY_BYTES, ID_BYTES, WordCache, everything
 from specedge.models import store
 from specedge.runtime.cli.main import main
-from specedge.runtime.drafters.draft.translate import direct_map
+from specedge.runtime.papers.across_words import direct_map
 
 PAIR = b"p" * 32
 RUNS = st.lists(st.integers(0, 60_000), min_size=1, max_size=6).map(tuple)

@@ -25,13 +25,14 @@ FLOORS = (
     ("export/training", "compat", "runtime/pipeline.py"),
     ("runtime/batched.py", "export"),
     ("runtime/model.py", "runtime/bench"),
+    ("runtime/papers",),
     ("runtime/drafters", "runtime/output"),
     ("runtime/drafters/ctc", "runtime/drafters/draft", "runtime/longform"),
     ("runtime/audio", "runtime/decoding"),
     ("runtime/engine", "runtime/verdict.py"),
     ("maps", "runtime/bundle", "runtime/device.py"),
     ("models", "runtime/interrupt.py", "runtime/options.py", "runtime/text", "runtime/_specedge/files.py"),
-    ("runtime/console.py", "runtime/_specedge/leftovers.py", "runtime/_specedge/errors.py"),
+    ("runtime/console.py", "runtime/registered.py", "runtime/_specedge/leftovers.py", "runtime/_specedge/errors.py"),
     ("runtime/_specedge/version.py", "runtime/__init__.py"),
 )
 _FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

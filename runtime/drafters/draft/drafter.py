@@ -13,7 +13,6 @@ One draft model may serve several drafters, of other targets and in other thread
 from __future__ import annotations
 
 import copy
-import hashlib
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,39 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle.manifest import SPEECH
-from ...decoding.accept import Drawn
 from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ...decoding.payoff import Payoff
 from ...decoding.rules import Logits, RuleSet
 from ...decoding.statistics import Learning
 from ...engine.draft_model import DraftModel, DraftText
 from ...engine.session import Canceller
-from .distill import Student
-from .lookahead import DraftCost, Lookahead, signs_of
+from ...registered import find
+from .lookahead import DraftCost, Lookahead
 from .translate import Reader, Translation
 
-__all__ = ["DraftModelDrafter", "draw"]
-
-_N_LIKELIEST = 32
-
-
-def draw(row: Logits, temperature: float, ids: Sequence[int], key: bytes = b"") -> tuple[int, Drawn]:
-    """Draw the token behind `ids`, for a rule that asks what a draft was drawn from; `row` f32[n_vocab] is filtered.
-
-    Returns it with its distribution: the likeliest few, scaled to a sum of 1, which is right for any draft
-    distribution (Leviathan et al. 2023, section 2.3 and appendix A.1). `key` is that of the sample's noise, so each
-    sample, window and seed has a draw of its own and a run can be repeated.
-    """
-    n = min(_N_LIKELIEST, row.size)
-    best = np.sort(np.argpartition(row, row.size - n)[row.size - n :]).astype(np.int64)
-    scaled = row[best].astype(np.float64) / temperature
-    weights = np.exp(scaled - scaled.max())
-    q = weights / weights.sum()
-    digest = hashlib.blake2b(np.asarray(ids, np.int64).tobytes(), digest_size=8, key=key).digest()
-    at = np.random.default_rng(int.from_bytes(digest, "little")).random()
-    chosen = min(int(np.searchsorted(np.cumsum(q), at, side="right")), n - 1)
-    return int(best[chosen]), (best, q)
-
+__all__ = ["DraftModelDrafter"]
 
 _MORE_STEPS = 4  # draft tokens beyond the wanted ones, where several make one of the target's
 
@@ -88,7 +65,7 @@ class DraftModelDrafter(Drafter):
         canceller: Canceller | None = None,
         on_silent: Callable[[], None] | None = None,
         draws: bool = False,
-        student: Student | None = None,
+        student: Any = None,
     ) -> None:
         self._model: DraftModel | None = model
         self.translation, self._cost, self._payoff = translation, cost, payoff
@@ -242,7 +219,7 @@ class DraftModelDrafter(Drafter):
             logits = text.follow(ids)
             rules.apply(logits, ids[len(self._prompt) :])
             if self._draws and window.temperature > 0:
-                token, drawn = draw(logits, window.temperature, ids, window.key)
+                token, drawn = find("drawing", "draw")(logits, window.temperature, ids, window.key)
                 probability = float(drawn[1][drawn[0] == token].sum())
                 reader.push(token, probability, drawn)
             else:
@@ -253,7 +230,7 @@ class DraftModelDrafter(Drafter):
                     self.student.step(token, logits, text.hidden)
             if self._lookahead.wants_signs:
                 is_timestamp = token >= manifest.tokens.timestamp_begin
-                self._signs.append(signs_of(logits, probability, text.hidden, is_timestamp=is_timestamp))
+                self._signs.append(self._lookahead.signs(logits, probability, text.hidden, is_timestamp=is_timestamp))
             ids.append(token)
             if not is_first:  # the first one reads the prompt too
                 self._cost.saw(time.perf_counter() - started)

@@ -7,20 +7,16 @@ models the run goes on without drafts, with one warning.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from specedge.errors import ResourceError, UsageError
-from specedge.maps.tmap_format import text_fingerprint
-from specedge.maps.word_cache import WordCache
 from specedge.models import store
 
 from ...bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
-from ...bundle.manifest import DRAFT_FOLDER, Manifest, check_fit, check_share, graph_bytes, is_larger
+from ...bundle.manifest import DRAFT_FOLDER, Manifest, check_fit, graph_bytes, is_larger
 from ...console import warn
 from ...decoding.drafter import Drafter, EmptyDrafter
 from ...decoding.payoff import Payoff
@@ -28,12 +24,11 @@ from ...decoding.presets import window_rules
 from ...device import CostTable, free_bytes
 from ...engine.draft_model import DraftModel, load_draft
 from ...options import DrafterOptions, TranscribeOptions
+from ...registered import find
 from ...text.speech_tokens import SpeechTokens
-from .adapter import SUFFIX, load_factors, save_factors
-from .distill import Course, Student
 from .drafter import DraftModelDrafter
 from .lookahead import WEIGHED, DraftCost, make_lookahead
-from .translate import AcrossWords, Alike, Remapped, Translation
+from .translate import Alike, Remapped, Translation
 
 if TYPE_CHECKING:
     from ...decoding.drafter import TargetModel
@@ -87,7 +82,7 @@ def open_draft(
         ),
         canceller=drafted.canceller,
         draws=drafted.draws,
-        student=_student(model, target, translation, options) if options.learn else None,
+        student=find("learning", "student")(model, target, translation, options) if options.learn else None,
         on_silent=lambda: log.warning(
             "the draft %s does not know the language or task of every window; those are decoded without drafts",
             manifest.name,
@@ -106,46 +101,8 @@ def translation_between(model: DraftModel, target: Bundle, options: DrafterOptio
             f"draft_model: {model.bundle.manifest.name} is a speech LLM of another vocabulary than that of "
             f"{target.manifest.name}; give one of the same, or a Whisper model"
         )
-    pair = [text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (mine, theirs)]
-    key = hashlib.sha256(b"".join(pair) + options.translation.encode()).digest()
-    is_new = key not in model.words
-    cache = model.words.setdefault(key, WordCache())
-    path = store.path_to_keep(store.word_cache_path) if options.remember else None
-    if path is not None and is_new:
-        cache.load(path, key, n_source=mine.special.eot, n_target=theirs.special.eot)
-    made = AcrossWords(
-        mine,
-        theirs,
-        mode=options.translation,
-        cache=cache,
-        on_close=None if path is None else partial(WordCache.save, path=path, pair=key),
-    )
-    check_share(made.share, model.bundle.manifest, target.manifest)
+    made: Translation = find("translation", "words")(model, target, options)
     return made
-
-
-def _student(model: DraftModel, target: Bundle, translation: Translation, options: DrafterOptions) -> Student:
-    """Make the draft's student; its course is shared by all drafters of this draft, target and domain. UsageError."""
-    fingerprint = hashlib.sha256(f"{model.bundle.digest} {target.digest} {options.learn_domain}".encode()).digest()
-    folder = store.path_to_keep(store.learned_folder)
-    path = None if folder is None else folder / f"{fingerprint.hex()[:32]}{SUFFIX}"
-    course = model.courses.get(fingerprint)
-    if course is None:
-        if model.vectors is None:
-            raise UsageError(f"learn: the draft {model.bundle.manifest.name} was not loaded to learn")
-        course = model.courses[fingerprint] = Course(model.vectors.n_state, model.vectors.of)
-        found = None
-        if path is not None:
-            found = load_factors(path, fingerprint, model.vectors.n_state, course.adapter.options.rank)
-        if found is not None:
-            course.adapter.restore(*found)
-    eot = (target.manifest.tokens.eot, model.bundle.manifest.tokens.eot)
-
-    def keep(learned: Course) -> None:
-        if path is not None and learned.has_changed:
-            save_factors(path, fingerprint, learned.factors)
-
-    return Student(course, translation, eot=eot, on_close=keep)
 
 
 def _opened(target: Bundle, named: str | os.PathLike[str] | None) -> Bundle:

@@ -8,7 +8,8 @@ import numpy as np
 
 from specedge.export.training.draft import DraftText, draft_texts
 from specedge.export.training.features import HiddenText
-from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped
+from specedge.runtime.drafters.draft.translate import Remapped
+from specedge.runtime.papers.across_words import AcrossWords
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.exported import bundle

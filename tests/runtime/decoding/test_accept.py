@@ -10,21 +10,13 @@ import numpy as np
 import pytest
 
 from specedge.errors import UsageError
-from specedge.runtime.decoding.accept import (
-    AcceptanceRule,
-    Candidate,
-    Exact,
-    Residual,
-    Threshold,
-    TopM,
-    Typical,
-    rule_named,
-)
+from specedge.runtime.decoding.accept import AcceptanceRule, Candidate, Exact, rule_named
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.sampling import Draw, Noise
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.papers.accept import Residual, Threshold, TopM, Typical
 from support.drafting import Scripted, plain_fields
 from support.fake_engine import HashEngine, special_tokens
 

@@ -24,18 +24,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.beam import (
-    BeamOptions,
-    Drafts,
-    Hypothesis,
-    best_of,
-    groups,
-    likeliest,
-    logprobs_behind,
-    search,
-)
+from specedge.runtime.decoding.beam import BeamOptions, Drafts, Hypothesis, best_of, likeliest, logprobs_behind, search
 from specedge.runtime.decoding.passes import Ran, alone
 from specedge.runtime.decoding.rules import RuleSet, build_rules
+from specedge.runtime.papers.grouped_beam import groups
 from support.fake_engine import FakeState, HashEngine, hidden_row, special_tokens
 
 SPECIAL = special_tokens(n_timestamps=31)

@@ -18,13 +18,13 @@ from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, 
 from specedge.runtime.drafters.cascade import CascadeDrafter
 from specedge.runtime.drafters.ctc.drafter import open_ctc
 from specedge.runtime.drafters.earlier import EarlierDrafter
-from specedge.runtime.drafters.heads import HeadsDrafter
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.options import HEAD_KINDS, DrafterOptions, TranscribeOptions
+from specedge.runtime.papers.heads import HeadsDrafter
 from support import ctc_heads, exported, heads
 from support.drafting import KINDS, Scripted, guess
 from support.drafts import FREE, NO_TESTS, opened

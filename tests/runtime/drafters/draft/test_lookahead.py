@@ -11,16 +11,8 @@ from specedge.errors import UsageError
 from specedge.runtime.decoding import payoff as payoff_module
 from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
-from specedge.runtime.drafters.draft.lookahead import (
-    LOOKAHEADS,
-    N_SIGNS,
-    Confidence,
-    CostOptimal,
-    DraftCost,
-    Lookahead,
-    Rule,
-    make_lookahead,
-)
+from specedge.runtime.drafters.draft.lookahead import LOOKAHEADS, CostOptimal, DraftCost, Lookahead, make_lookahead
+from specedge.runtime.papers.lookahead import N_SIGNS, Confidence, Rule
 
 _SIGNS = np.zeros(N_SIGNS, np.float32)
 LINE = CostTable((1, 2, 64), (1.0, 1.0, 3.48))  # 0.04 a row behind the second

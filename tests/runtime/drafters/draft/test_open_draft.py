@@ -17,10 +17,10 @@ from specedge.runtime.bundle.manifest import check_fit, graph_bytes
 from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.drafter import EmptyDrafter, TargetModel
 from specedge.runtime.drafters.draft import load
-from specedge.runtime.drafters.draft.translate import AcrossWords
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.model import WhisperModel
 from specedge.runtime.options import DrafterOptions
+from specedge.runtime.papers.across_words import AcrossWords
 from specedge.runtime.text.special import SpecialTokens
 from support.drafts import compared, opened
 from support.exported import bundle, checkpoint

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specedge.runtime.drafters.draft.distill import N_SLOTS, Notes, likeliest
-from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped, _parts
+from specedge.runtime.drafters.draft.translate import Remapped
+from specedge.runtime.papers.across_words import AcrossWords, _parts
+from specedge.runtime.papers.distill import N_SLOTS, Notes, likeliest
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.exported import bundle
 

@@ -22,11 +22,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
+from specedge.errors import UsageError
+
+from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, TargetModel, Verdict, WindowContext
 from ..decoding.payoff import Gate, Guess, Guesses, Payoff
 from ..device import CostTable
+from ..drafters.registry import costs_of
+from ..engine.heads import HeadsPass
+from ..engine.session import Canceller
+from ..options import HEAD_KINDS, DrafterOptions
 
-__all__ = ["Guessing", "HeadTrees", "HeadsDrafter"]
+__all__ = ["Guessing", "HeadTrees", "HeadsDrafter", "make"]
 
 _RANGES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _MAX_SCALE = 4.0  # a head that is right behind right ones is right far more often than it says
@@ -261,3 +267,29 @@ def _encoded(features: Any) -> NDArray[np.float32]:
     """The encoder's output of a window."""
     hidden: NDArray[np.float32] = features.hidden
     return hidden
+
+
+def make(target: TargetModel, options: DrafterOptions) -> Drafter:
+    """The drafter whose heads the bundle brings in its graph of the drafter's name. Raises UsageError."""
+    bundle, kind = target.bundle, options.name
+    if kind not in bundle.manifest.graphs:
+        have = ", ".join(name for name in HEAD_KINDS if name in bundle.manifest.graphs) or "none"
+        raise UsageError(
+            f"the drafter {kind} needs heads of that kind, and {bundle.manifest.name} brings {have}: export a "
+            "checkpoint that has them, or give trained heads to `specedge export --heads`"
+        )
+    n_heads = _heads_wanted(str(options.lookahead), kind)
+    heads = HeadsPass(bundle, kind, target.canceller or Canceller(), threads=target.threads)
+    costs = costs_of(target)
+    if n_heads is None:
+        return HeadsDrafter(kind, heads, costs, payoff=Payoff(costs, weighs=target.weighs))
+    return HeadsDrafter(kind, heads, costs, n_heads=n_heads, gated=False)
+
+
+def _heads_wanted(lookahead: str, kind: str) -> int | None:
+    """How many heads draft whatever it costs, None where costs decide. Raises UsageError."""
+    if lookahead == DrafterOptions.lookahead:
+        return None
+    if not lookahead.isdecimal() or int(lookahead) < 1:
+        raise UsageError(f"lookahead: got {lookahead!r}; the drafter {kind} takes cost, or a number from 1 on")
+    return int(lookahead)

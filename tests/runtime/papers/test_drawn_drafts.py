@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.accept import Candidate, Classed, Drawn, Residual
+from specedge.runtime.decoding.accept import Candidate, Classed, Drawn
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard
 from specedge.runtime.decoding.sampling import Draw, Noise
-from specedge.runtime.drafters.draft.drafter import draw
-from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped, Translation
+from specedge.runtime.drafters.draft.translate import Remapped, Translation
+from specedge.runtime.papers.accept import Residual, draw_draft
+from specedge.runtime.papers.across_words import AcrossWords
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.drafting import Scripted
 from support.vocab import toy_special
@@ -199,14 +200,14 @@ def test_a_drawn_token_has_its_probability_and_comes_again_behind_the_same_text(
     row = np.log(np.array([0.5, 0.3, 0.2], np.float32))
     counts = np.zeros(3)
     for seed in range(4000):
-        token, (ids, q) = draw(row, 1.0, [seed])
+        token, (ids, q) = draw_draft(row, 1.0, [seed])
         counts[token] += 1
         assert ids.tolist() == [0, 1, 2] and q.tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
     assert counts / 4000 == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
-    assert draw(row, 1.0, [5, 6])[0] == draw(row, 1.0, [5, 6])[0]
+    assert draw_draft(row, 1.0, [5, 6])[0] == draw_draft(row, 1.0, [5, 6])[0]
     keys = [Noise(seed=seed, window_key=0, temperature=1.0, sample=0).key for seed in range(40)]
-    assert len({draw(row, 1.0, [5, 6], key)[0] for key in keys}) > 1, "another seed draws another draft"
-    assert draw(np.zeros(1000, np.float32), 1.0, [1])[1][0].size == 32
+    assert len({draw_draft(row, 1.0, [5, 6], key)[0] for key in keys}) > 1, "another seed draws another draft"
+    assert draw_draft(np.zeros(1000, np.float32), 1.0, [1])[1][0].size == 32
 
 
 @pytest.mark.parametrize(

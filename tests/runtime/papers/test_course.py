@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.drafters.draft.adapter import AdapterOptions
-from specedge.runtime.drafters.draft.distill import Course, CourseOptions, Lesson, LessonBook, Likeliest
+from specedge.runtime.papers.adapter import AdapterOptions
+from specedge.runtime.papers.distill import Course, CourseOptions, Lesson, LessonBook, Likeliest
 
 N_STATE, N_VOCAB = 24, 60
 RNG = np.random.default_rng(0)

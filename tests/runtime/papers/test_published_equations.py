@@ -17,19 +17,14 @@ from numpy.typing import NDArray
 
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.decoding.accept import Candidate, Threshold, TopM, Typical
+from specedge.runtime.decoding.accept import Candidate
 from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.decoding.sampling import Draw
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.draft.adapter import Adam, Adapter, AdapterOptions, Batch
-from specedge.runtime.drafters.draft.lookahead import (
-    N_SIGNS,
-    AcceptanceHead,
-    Adaptive,
-    CostOptimal,
-    DraftCost,
-    Rule,
-)
+from specedge.runtime.drafters.draft.lookahead import CostOptimal, DraftCost
+from specedge.runtime.papers.accept import Threshold, TopM, Typical
+from specedge.runtime.papers.adapter import Adam, Adapter, AdapterOptions, Batch
+from specedge.runtime.papers.lookahead import N_SIGNS, AcceptanceHead, Adaptive, Rule
 
 FREE = CostTable((1, 64), (1.0, 1.0))
 GREEDY = Draw(0.0, None, 0)

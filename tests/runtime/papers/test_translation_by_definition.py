@@ -19,7 +19,8 @@ import pytest
 
 from specedge.maps.word_cache import WordCache
 from specedge.runtime.decoding.accept import Drawn
-from specedge.runtime.drafters.draft.translate import AcrossWords, Reader, Remapped
+from specedge.runtime.drafters.draft.translate import Reader, Remapped
+from specedge.runtime.papers.across_words import AcrossWords
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.tokenizer import Tokenizer

@@ -14,17 +14,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
-from specedge.runtime.decoding.accept import AcceptanceRule, Exact, Threshold, TopM, Typical
+from specedge.runtime.decoding.accept import AcceptanceRule, Exact
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, TargetModel, Verdict, WindowContext
 from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.heads import HeadsDrafter
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import HEAD_KINDS
+from specedge.runtime.papers.accept import Threshold, TopM, Typical
+from specedge.runtime.papers.heads import HeadsDrafter
 from support import exported, heads
 from support.drafting import plain_fields
 from support.drafts import CASES, FREE, sound_for

@@ -14,23 +14,28 @@ once it would have been clearly better. The same lessons and the same clock give
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...decoding.drafter import Verdict, WindowContext
-from ...decoding.statistics import Learning
-from .adapter import Adapter, AdapterOptions, Batch
+from specedge.errors import UsageError
+from specedge.models import store
 
-if TYPE_CHECKING:
-    from .translate import Translation
+from ..bundle.bundle import Bundle
+from ..decoding.drafter import Verdict, WindowContext
+from ..decoding.statistics import Learning
+from ..drafters.draft.translate import Translation
+from ..engine.draft_model import DraftModel
+from ..options import DrafterOptions
+from .adapter import SUFFIX, Adapter, AdapterOptions, Batch, load_factors, save_factors
 
 __all__ = [
     "Course",
@@ -42,6 +47,7 @@ __all__ = [
     "Student",
     "Vectors",
     "likeliest",
+    "student",
 ]
 
 Floats = NDArray[np.float32]
@@ -492,3 +498,27 @@ class Student:
         if on_close is not None:
             with self.course.lock:
                 on_close(self.course)
+
+
+def student(model: DraftModel, target: Bundle, translation: Translation, options: DrafterOptions) -> Student:
+    """Make the draft's student; its course is shared by all drafters of this draft, target and domain. UsageError."""
+    fingerprint = hashlib.sha256(f"{model.bundle.digest} {target.digest} {options.learn_domain}".encode()).digest()
+    folder = store.path_to_keep(store.learned_folder)
+    path = None if folder is None else folder / f"{fingerprint.hex()[:32]}{SUFFIX}"
+    course = model.courses.get(fingerprint)
+    if course is None:
+        if model.vectors is None:
+            raise UsageError(f"learn: the draft {model.bundle.manifest.name} was not loaded to learn")
+        course = model.courses[fingerprint] = Course(model.vectors.n_state, model.vectors.of)
+        found = None
+        if path is not None:
+            found = load_factors(path, fingerprint, model.vectors.n_state, course.adapter.options.rank)
+        if found is not None:
+            course.adapter.restore(*found)
+    eot = (target.manifest.tokens.eot, model.bundle.manifest.tokens.eot)
+
+    def keep(learned: Course) -> None:
+        if path is not None and learned.has_changed:
+            save_factors(path, fingerprint, learned.factors)
+
+    return Student(course, translation, eot=eot, on_close=keep)

@@ -15,14 +15,14 @@ from specedge.errors import UsageError
 from specedge.models import store
 from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.drafter import TargetModel
-from specedge.runtime.drafters.draft import distill as course_module
-from specedge.runtime.drafters.draft.adapter import AdapterOptions
-from specedge.runtime.drafters.draft.distill import CourseOptions
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine import draft_model
 from specedge.runtime.model import WhisperModel
 from specedge.runtime.options import DrafterOptions
+from specedge.runtime.papers import distill as course_module
+from specedge.runtime.papers.adapter import AdapterOptions
+from specedge.runtime.papers.distill import CourseOptions
 from support.drafts import CASES, compared, opened
 from support.exported import bundle, learnable
 from support.noise import noise

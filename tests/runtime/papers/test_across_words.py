@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.maps.word_cache import WordCache
-from specedge.runtime.drafters.draft.translate import AcrossWords, Alike, Remapped
+from specedge.runtime.drafters.draft.translate import Alike, Remapped
+from specedge.runtime.papers.across_words import AcrossWords
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specedge.runtime.drafters.draft.adapter import load_factors, save_factors
+from specedge.runtime.papers.adapter import load_factors, save_factors
 
 OF = bytes(range(32))
 A = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)

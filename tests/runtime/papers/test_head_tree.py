@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from specedge.runtime.decoding.drafter import Verdict
 from specedge.runtime.decoding.payoff import Gate
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
-from specedge.runtime.drafters import heads as heads_module
-from specedge.runtime.drafters.heads import HeadTrees
+from specedge.runtime.papers import heads as heads_module
+from specedge.runtime.papers.heads import HeadTrees
 from support.drafting import parents_of
 
 NEARLY_FREE = CostTable((1, 2, 64), (1.0, 1.0, 1.2))

@@ -9,13 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
-from specedge.runtime.decoding.accept import Threshold
-from specedge.runtime.decoding.beam import BeamOptions, Emitted, best_of, grouped_search
+from specedge.runtime.decoding.beam import BeamOptions, best_of
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import Guard
 from specedge.runtime.decoding.rules import RuleSet, build_rules
-from specedge.runtime.drafters.heads import HeadsDrafter
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.papers.accept import Threshold
+from specedge.runtime.papers.grouped_beam import Emitted, grouped_search
+from specedge.runtime.papers.heads import HeadsDrafter
 from support.drafts import FREE
 from support.fake_engine import HashEngine, hidden_row, special_tokens
 

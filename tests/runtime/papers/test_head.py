@@ -9,18 +9,8 @@ import pytest
 
 from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.draft.lookahead import (
-    INTERLEAVED,
-    JOINT,
-    N_SIGNS,
-    AcceptanceHead,
-    Adaptive,
-    CostOptimal,
-    DraftCost,
-    log_odds,
-    make_lookahead,
-    signs_of,
-)
+from specedge.runtime.drafters.draft.lookahead import CostOptimal, DraftCost, make_lookahead
+from specedge.runtime.papers.lookahead import INTERLEAVED, JOINT, N_SIGNS, AcceptanceHead, Adaptive, log_odds, signs_of
 
 N = 6
 FREE = CostTable((1, 64), (1.0, 1.0))

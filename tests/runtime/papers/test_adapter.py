@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from specedge.runtime.drafters.draft.adapter import Adapter, AdapterOptions, Batch
+from specedge.runtime.papers.adapter import Adapter, AdapterOptions, Batch
 
 N_STATE, N_SLOTS = 6, 5
 

@@ -1,0 +1,52 @@
+"""What is found by name and imported when it is first asked for: the papers' room, which nothing else imports.
+
+A kind is what is looked for, a name what a user writes. Each entry is a module and an attribute of it:
+
+drafter      makes the drafter of a name from a target and its options, as the makers of `drafters.registry` do
+accept       makes an acceptance rule (`decoding.accept.AcceptanceRule`)
+lookahead    makes a policy from the target's T(k) and what drafting a token takes (`drafters.draft.lookahead`)
+translation  makes the translation between two vocabularies that cut text differently
+learning     makes a draft model's student
+drawing      draws a draft's token, and says from what
+beams        searches beams that believe heads
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["find", "names"]
+
+_PAPERS = "specedge.runtime.papers"
+_HEADS = f"{_PAPERS}.heads:make"
+_PLACES = {
+    "drafter": {kind: _HEADS for kind in ("medusa-linear", "medusa-block", "mtp-projection", "mtp-latent")},
+    "accept": {
+        "residual": f"{_PAPERS}.accept:Residual",
+        "typical": f"{_PAPERS}.accept:Typical",
+        "top": f"{_PAPERS}.accept:TopM",
+        "threshold": f"{_PAPERS}.accept:Threshold",
+    },
+    "lookahead": {
+        "rule": f"{_PAPERS}.lookahead:rule",
+        "confidence": f"{_PAPERS}.lookahead:confidence",
+        "adaptive": f"{_PAPERS}.lookahead:adaptive",
+        "joint": f"{_PAPERS}.lookahead:joint",
+    },
+    "translation": {"words": f"{_PAPERS}.across_words:translation"},
+    "learning": {"student": f"{_PAPERS}.distill:student"},
+    "drawing": {"draw": f"{_PAPERS}.accept:draw_draft"},
+    "beams": {"heads": f"{_PAPERS}.grouped_beam:beams_of_heads"},
+}
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """The names that are known of a kind."""
+    return tuple(_PLACES[kind])
+
+
+def find(kind: str, name: str) -> Any:
+    """What is registered under a name of `names(kind)`."""
+    module, _, attribute = _PLACES[kind][name].partition(":")
+    return getattr(import_module(module), attribute)
