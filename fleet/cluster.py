@@ -1,8 +1,4 @@
-"""What a driver needs of a cluster, and how Dask gives it.
-
-A cluster may run a task twice and may lose its workers; it only has to say so. `DaskCluster` is the one of
-`specedge fleet`; `ray_cluster.py` is another.
-"""
+"""What a driver needs of a Dask cluster: it may run a task twice and may lose its workers."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from specedge.errors import ResourceError, SpecedgeError, UsageError
 
@@ -27,7 +23,7 @@ from .worker import answer, work
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["Cluster", "DaskCluster", "local_cluster", "remote_cluster"]
+__all__ = ["Cluster", "local_cluster", "remote_cluster"]
 
 _CONNECT_S = 10
 _WORKERS_S = 30
@@ -37,68 +33,43 @@ _TRIES = 3
 _SETTINGS = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.worker-saturation": 1.0}
 
 
-class Cluster(Protocol):
-    """Workers that run `worker.work`."""
-
-    def n_workers(self) -> int:
-        """How many tasks run at once now."""
-
-    def ask(self, job: Job) -> dict[str, Answer]:
-        """What each worker says of itself (`worker.answer`), by its name. Raises ResourceError where there is none."""
-
-    def submit(self, task: Task, avoid: Collection[str] = ()) -> None:
-        """Begin a task, rather not on the workers of `avoid`, by the names in their outcomes."""
-
-    def next(self, timeout_s: float) -> tuple[Task, Outcome | None] | None:
-        """A task that is over, with None where its workers died; None when there is none after the time.
-
-        Raises ResourceError where the cluster is gone.
-        """
-
-    def close(self) -> None:
-        """Stop what is at work, and give back what was opened."""
-
-
-class DaskCluster:
-    """A Dask cluster, by its client, which stays the caller's."""
+class Cluster:
+    """A Dask cluster, by its client; `resources` are given back when it is closed."""
 
     def __init__(self, client: Client, resources: contextlib.ExitStack | None = None) -> None:
         self._client = client
         self._resources = resources or contextlib.ExitStack()
-        self._over: queue.Queue[tuple[Task, Future[Any]]] = queue.Queue()
+        self._ended: queue.Queue[tuple[Task, Future[Any]]] = queue.Queue()
         self._running: set[Any] = set()
 
     def n_workers(self) -> int:
+        """How many tasks run at once now."""
         return sum(self._threads().values())
 
     def ask(self, job: Job) -> dict[str, Answer]:
-        for _ in range(_TRIES):
-            answers = {
-                name: found if isinstance(found, Answer) else Answer(error=f"{type(found).__name__}: {found}")
-                for name, found in self._said(job).items()
-                if not isinstance(found, OSError)  # its connection broke: it died while it was asked
-            }
-            if answers:
-                return answers
-        raise ResourceError(f"cluster {self._address}: its workers die while they load the model; their logs say why")
-
-    def _said(self, job: Job) -> dict[str, Any]:
-        """What each worker answers, or the exception in its place. Raises ResourceError where none comes."""
+        """What each worker is (`worker.answer`), by its name. Raises ResourceError where there is none."""
         try:
             self._client.wait_for_workers(1, timeout=_WORKERS_S)
+            for _ in range(_TRIES):
+                found: dict[str, Any] = self._client.run(answer, job, on_error="return")
+                answers = {
+                    name: one if isinstance(one, Answer) else Answer(error=f"{type(one).__name__}: {one}")
+                    for name, one in found.items()
+                    if not isinstance(one, OSError)  # its connection broke: it died while it was asked
+                }
+                if answers:
+                    return answers
         except TimeoutError:
+            address = self._address
             raise ResourceError(
-                f"cluster {self._address}: has no worker after {_WORKERS_S} s; start some: dask worker {self._address}"
+                f"cluster {address}: has no worker after {_WORKERS_S} s; start some: dask worker {address}"
             ) from None
         except OSError:
             raise self._gone() from None
-        try:
-            found: dict[str, Any] = self._client.run(answer, job, on_error="return")
-        except OSError:
-            raise self._gone() from None
-        return found
+        raise ResourceError(f"cluster {self._address}: its workers die while they load the model; their logs say why")
 
     def submit(self, task: Task, avoid: Collection[str] = ()) -> None:
+        """Begin a task, rather not on the workers of `avoid`, by the names in their outcomes. Raises ResourceError."""
         others = [name for name in self._threads() if name not in avoid] if avoid else []
         where = {"workers": others, "allow_other_workers": True} if others else {}
         try:
@@ -106,14 +77,18 @@ class DaskCluster:
         except Exception:
             raise self._gone() from None
         self._running.add(future)
-        future.add_done_callback(lambda one: self._over.put((task, one)))
+        future.add_done_callback(lambda one: self._ended.put((task, one)))
 
     def next(self, timeout_s: float) -> tuple[Task, Outcome | None] | None:
+        """A task that is over, with None where its workers died; None when there is none after the time.
+
+        Raises ResourceError where the cluster is gone.
+        """
         from distributed import KilledWorker
         from distributed.client import FutureCancelledError
 
         try:
-            task, future = self._over.get(timeout=timeout_s)
+            task, future = self._ended.get(timeout=timeout_s)
         except queue.Empty:
             if self._client.status == "closed":
                 raise self._gone() from None
@@ -129,17 +104,17 @@ class DaskCluster:
             raise SpecedgeError(f"a worker cannot run specedge's code: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
+        """Stop what is at work, and give back what was opened."""
         with self._resources, contextlib.suppress(Exception):
             if self._running and self._client.status == "running":
                 self._client.cancel(list(self._running), force=True)
 
     def _threads(self) -> dict[str, int]:
         """The threads of each worker by its address; none while the scheduler does not answer."""
-        try:
-            found: dict[str, int] = self._client.nthreads() if self._client.status == "running" else {}
-        except (OSError, TimeoutError):
-            return {}
-        return found
+        with contextlib.suppress(OSError, TimeoutError):
+            if self._client.status == "running":
+                return dict(self._client.nthreads())
+        return {}
 
     @property
     def _address(self) -> str:
@@ -164,49 +139,46 @@ def dask_setup(_: object) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def local_cluster(n_workers: int) -> DaskCluster:
+def local_cluster(n_workers: int) -> Cluster:
     """So many processes on this machine, each with one task at a time, that end with the cluster."""
     import dask
     from distributed import Client, LocalCluster
 
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, _without_warnings():
         stack.enter_context(_quiet())
         stack.enter_context(dask.config.set(_SETTINGS))
-        with _without_warnings():
-            cluster = LocalCluster(
-                n_workers=n_workers,
-                threads_per_worker=1,
-                processes=True,
-                dashboard_address=None,
-                memory_limit=None,
-                preload=[__name__],
-                silence_logs=logging.CRITICAL,
-            )
-            stack.callback(cluster.close)
-            client = stack.enter_context(Client(cluster, set_as_default=False))
-        return DaskCluster(client, stack.pop_all())
+        cluster = LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            memory_limit=None,
+            preload=[__name__],
+            silence_logs=logging.CRITICAL,
+        )
+        stack.callback(cluster.close)
+        client = stack.enter_context(Client(cluster, set_as_default=False))
+        return Cluster(client, stack.pop_all())
 
 
-def remote_cluster(address: str) -> DaskCluster:
+def remote_cluster(address: str) -> Cluster:
     """The cluster whose scheduler is at `address`, such as tcp://host:8786. Raises UsageError, ResourceError."""
     from distributed import Client
 
     if not re.fullmatch(r"\w+://.+", address):
         raise UsageError(f"cluster: got {address!r}, expected the address of a scheduler such as tcp://host:8786")
-
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, _without_warnings():
         stack.enter_context(_quiet())
         try:
             with ThreadPoolExecutor(1) as thread:  # which has no event loop, as a notebook has
                 thread.submit(asyncio.run, _greet(address)).result()
-            with _without_warnings():
-                client = stack.enter_context(Client(address, timeout=_CONNECT_S, set_as_default=False))
-        except Exception as error:  # what another program says there may be anything to Dask
+            client = stack.enter_context(Client(address, timeout=_CONNECT_S, set_as_default=False))
+        except Exception as error:  # what another program answers there may be anything to Dask
             raise ResourceError(
                 f"cluster {address}: no scheduler answers ({type(error).__name__}); start one with `dask scheduler`, "
                 "or leave --cluster out"
             ) from None
-        return DaskCluster(client, stack.pop_all())
+        return Cluster(client, stack.pop_all())
 
 
 async def _greet(address: str) -> None:
@@ -229,14 +201,13 @@ def _without_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Dask tells of every worker that dies; the driver says what matters."""
+    """Dask logs every worker that dies; the driver names what matters."""
     names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in ("distributed", "tornado")]
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

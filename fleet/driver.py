@@ -12,6 +12,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from specedge.errors import ModelError, ResourceError, UsageError
 
@@ -19,7 +20,7 @@ from .cluster import Cluster
 from .job import Answer, Job, Outcome, Task
 from .places import Folder, Source
 from .records import Journal, Record
-from .results import join, remove_parts, result_file
+from .results import join, remove_parts, result_file, text_stems, write_texts
 
 __all__ = ["Driver", "agreed"]
 
@@ -59,7 +60,8 @@ class _File:
 
 
 class Driver:
-    """One run. `say` gets lines for people; `on_done` the bytes of each file that is over, and whether it was work."""
+    """One run. `say` gets lines for people; `on_done` the bytes of each file that is over, and whether it was work;
+    formats: of the texts beside the results."""
 
     def __init__(
         self,
@@ -70,11 +72,14 @@ class Driver:
         *,
         say: Callable[[str], None],
         on_done: Callable[[int, bool], None],
+        formats: Sequence[str] = (),
         retries_quarantined: bool = False,
     ) -> None:
         self._cluster, self._job, self._folder, self._journal = cluster, job, folder, journal
-        self._say, self._on_done, self._retries = say, on_done, retries_quarantined
+        self._say, self._on_done, self._formats, self._retries = say, on_done, formats, retries_quarantined
         self._files: dict[str, _File] = {}
+        self._stems: dict[str, str] = {}
+        self._results: set[str] = set()  # that files of this run have
         self._waiting: list[tuple[int, int, Task]] = []
         self._order = itertools.count()
         self._n_running = self._n_idle = 0
@@ -83,10 +88,12 @@ class Driver:
     def run(self, sources: Sequence[Source]) -> Iterator[Record]:
         """The record of each file, as it is over. Raises ModelError, ResourceError where nobody can go on."""
         there = self._folder.names("results")
+        self._stems = text_stems(sources) if self._formats else {}
         for source in sources:
             known = self._known(source, there)
             if known is not None:
                 self._on_done(source.size, False)
+                self._write_texts(known)
                 yield known
             else:
                 self._files[source.place] = _File(source)
@@ -95,13 +102,13 @@ class Driver:
             while self._waiting and self._n_running < 2 * max(1, self._cluster.n_workers()):
                 self._cluster.submit(heapq.heappop(self._waiting)[2], self._avoid)
                 self._n_running += 1
-            over = self._cluster.next(_WAIT_S)
-            if over is None:
+            ended = self._cluster.next(_WAIT_S)
+            if ended is None:
                 self._note_idle()
                 continue
             self._n_running -= 1
             self._n_idle = 0
-            record = self._settled(*over)
+            record = self._settled(*ended)
             if record is not None:
                 yield record
         self._folder.tidy()
@@ -125,43 +132,38 @@ class Driver:
         heapq.heappush(self._waiting, (-task.size, next(self._order), task))
 
     def _settled(self, task: Task, outcome: Outcome | None) -> Record | None:
-        """Take what became of a task. A record where its file is over."""
+        """Take the end of a task; None: its workers died. A record where its file is over."""
         file = self._files[task.path]
         if file.is_over:
             return None
+        whole = replace(task, shard=None, name="", n_lost=0, n_stuck=0, alone=False)
         if outcome is None:
-            return self._lost(task, file)
+            if task.n_lost < LOST:
+                self._push(replace(task, alone=True, n_lost=task.n_lost + 1))
+                return None
+            why = f"its workers died {task.n_lost + 1} times, each for another reason than this file"
+            return self._over(file, state="failed", error=f"{file.source.path}: {why}")
         if outcome.state in ("done", "found"):
             return self._done(file, outcome.name, is_new=outcome.state == "done")
         if outcome.state == "split":
             file.waits_for = set(range(outcome.n_shards))
             for shard in range(outcome.n_shards):
-                self._push(replace(task, shard=shard, name=outcome.name, n_lost=0, n_stuck=0, alone=False))
+                self._push(replace(whole, shard=shard, name=outcome.name))
             return None
         if outcome.state == "part":
-            return self._joined(task, file)
+            file.waits_for.discard(-1 if task.shard is None else task.shard)
+            if file.waits_for:
+                return None
+            if join(self._folder, self._job, task.name):
+                return self._done(file, task.name, is_new=True)
+            self._push(whole)
+            return None
         if outcome.state == "stuck":
             self._stuck(task, outcome)
             return None
         if outcome.state == "unfit":
             raise ModelError(f"worker {outcome.worker}: {outcome.error}")
-        return self._over(
-            file,
-            Record(
-                path=file.source.path,
-                state="quarantined" if outcome.state == "quarantined" else "failed",
-                stamp=file.source.stamp,
-                error=outcome.error,
-            ),
-        )
-
-    def _lost(self, task: Task, file: _File) -> Record | None:
-        task = replace(task, alone=True, n_lost=task.n_lost + 1)
-        if task.n_lost <= LOST:
-            self._push(task)
-            return None
-        error = f"{file.source.path}: its workers died {task.n_lost} times, each for another reason than this file"
-        return self._over(file, Record(path=file.source.path, state="failed", stamp=file.source.stamp, error=error))
+        return self._over(file, state=outcome.state, error=outcome.error)
 
     def _stuck(self, task: Task, outcome: Outcome) -> None:
         if outcome.worker not in self._avoid:
@@ -171,21 +173,11 @@ class Driver:
             raise ResourceError(f"{outcome.error} (on {STUCK} tries); the same command goes on where this one stopped")
         self._push(replace(task, n_stuck=task.n_stuck + 1))
 
-    def _joined(self, task: Task, file: _File) -> Record | None:
-        file.waits_for.discard(task.shard if task.shard is not None else -1)
-        if file.waits_for:
-            return None
-        if join(self._folder, self._job, task.name):
-            return self._done(file, task.name, is_new=True)
-        self._push(replace(task, shard=None, name="", n_lost=0, n_stuck=0, alone=False))
-        return None
-
     def _done(self, file: _File, name: str, *, is_new: bool) -> Record:
         value = json.loads(self._folder.read(result_file(name)))
-        record = Record(
-            path=file.source.path,
+        return self._over(
+            file,
             state="done",
-            stamp=file.source.stamp,
             result=result_file(name),
             audio_sha256=value["audio_sha256"],
             language=value["language"],
@@ -193,13 +185,23 @@ class Driver:
             text=value["text"],
             is_new=is_new,
         )
-        return self._over(file, record)
 
-    def _over(self, file: _File, record: Record) -> Record:
+    def _over(self, file: _File, **about: Any) -> Record:
         file.is_over = True
+        record = Record(path=file.source.path, stamp=file.source.stamp, **about)
+        if record.result in self._results:
+            record = replace(record, is_duplicate=True, is_new=False)
+        self._write_texts(record)
         self._journal.add(record)
         self._on_done(file.source.size, record.is_new)
         return record
+
+    def _write_texts(self, record: Record) -> None:
+        """Write the texts of a file that has a result."""
+        if record.result is not None:
+            self._results.add(record.result)
+            if self._formats:
+                write_texts(self._folder, record.result, self._stems[record.path], self._formats)
 
     def _note_idle(self) -> None:
         """Say once when there has been no worker for a minute."""

@@ -24,8 +24,8 @@ from ..runtime.options import CPU, ENCODER_PROVIDERS, DrafterOptions, Transcribe
 
 __all__ = ["Answer", "Job", "Outcome", "Task", "new_job"]
 
-SHARD_S = 1800.0
 _FORMAT = 1
+_PIECES = piece_options(TranscribeOptions())
 State = Literal["done", "found", "split", "part", "failed", "quarantined", "stuck", "unfit"]
 
 
@@ -34,20 +34,19 @@ class Job:
     """The same for all files of a run.
 
     out: the output folder; model: name or folder, None is the default of each machine; vad: fields of VadOptions;
-    threads: of a worker's model; shard_s: speech of a part, seconds, longer files are split; bundle, onnxruntime: what
-    every worker must have, isa: its instruction set, "" before the workers were asked; same_isa: whether that must be
-    one too.
-    encoder_provider: what encoders run on, encoder: the same with version and device, as every worker must have it.
+    batch_size: pieces of speech that are decoded together; threads: of a worker's model; shard_s: speech of a part,
+    seconds, longer files are split; same_isa: refuse workers of different instruction sets; encoder_provider: what
+    encoders run on. What the workers answered: bundle, encoder, onnxruntime, isa ("" before).
     """
 
     out: str
     model: str | None = None
-    options: TranscribeOptions = field(default_factory=lambda: piece_options(TranscribeOptions()))
+    options: TranscribeOptions = field(default_factory=lambda: _PIECES)
     vad: Mapping[str, Any] = field(default_factory=dict)
     drafter: str | None = None
     batch_size: int = BATCH_SIZE
     threads: int = 1
-    shard_s: float = SHARD_S
+    shard_s: float = 1800.0
     same_isa: bool = False
     encoder_provider: str = CPU
     bundle: str = ""
@@ -55,73 +54,58 @@ class Job:
     onnxruntime: str = ""
     isa: str = ""
 
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("threads", 1), ("shard_s", 30)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {least} or more")
+        if self.encoder_provider not in ENCODER_PROVIDERS:
+            expected = ", ".join(ENCODER_PROVIDERS)
+            raise UsageError(f"encoder_provider: got {self.encoder_provider!r}, expected one of {expected}")
+        if self.drafter is not None:
+            DrafterOptions(self.drafter)
+        vad_options(self.vad)
+
     def text_options(self) -> dict[str, Any]:
         """What decides the text, beside audio and bundle: options that differ from the defaults, in JSON's types."""
-        default = piece_options(TranscribeOptions())
         given = {one.name: getattr(self.options, one.name) for one in fields(TranscribeOptions)}
-        changed = {name: value for name, value in given.items() if value != getattr(default, name)}
+        changed = {name: value for name, value in given.items() if value != getattr(_PIECES, name)}
         changed.update({f"vad_{name}": value for name, value in self.vad.items()})
         plain: dict[str, Any] = json.loads(json.dumps(changed, sort_keys=True))
         return plain
 
     def result_name(self, audio_sha256: str) -> str:
         """The name of the result of audio with this digest, without folder and extension."""
-        told = {"format": _FORMAT, "audio": audio_sha256, "bundle": self.bundle, "options": self.text_options()}
+        about = {"format": _FORMAT, "audio": audio_sha256, "bundle": self.bundle, "options": self.text_options()}
         if self.encoder != CPU:
-            told["encoder_provider"] = self.encoder
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+            about["encoder_provider"] = self.encoder
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
-def new_job(
-    out: str,
-    *,
-    model: str | None = None,
-    drafter: str | None = None,
-    vad_parameters: Mapping[str, Any] | None = None,
-    batch_size: int = BATCH_SIZE,
-    threads: int = 1,
-    shard_s: float = SHARD_S,
-    same_isa: bool = False,
-    encoder_provider: str = CPU,
-    **options: Any,
-) -> Job:
-    """The job that these arguments of `specedge.fleet.transcribe` mean. Raises UsageError."""
-    unknown = sorted(set(options) - {one.name for one in fields(TranscribeOptions)})
+_OWN = ("model", "drafter", "batch_size", "threads", "shard_s", "same_isa", "encoder_provider")
+
+
+def new_job(out: str, **options: Any) -> Job:
+    """The job that these options of `specedge.fleet.transcribe` mean. Raises UsageError."""
+    own = {name: options[name] for name in _OWN if name in options}
+    about = {name: value for name, value in options.items() if name not in (*_OWN, "vad_parameters")}
+    unknown = sorted(set(about) - {one.name for one in fields(TranscribeOptions)})
     if unknown:
         raise UsageError(f"fleet: {unknown[0]!r} is no option of it")
-    if "temperature" in options and isinstance(options["temperature"], (int, float)):
-        options["temperature"] = (float(options["temperature"]),)
-    asked = TranscribeOptions(**options)
-    default = TranscribeOptions()
+    if isinstance(about.get("temperature"), (int, float)):
+        about["temperature"] = (float(about["temperature"]),)
+    if about.get("language") == "auto":
+        about["language"] = None
+    asked, default = TranscribeOptions(**about), TranscribeOptions()
     for name, expected in (("accept", "exact: the text must not depend on who works"), ("clip_timestamps", "all")):
         if getattr(asked, name) != getattr(default, name):
             raise UsageError(f"{name}: got {getattr(asked, name)!r}, expected {expected}")
-    for name, value, least in (("batch_size", batch_size, 1), ("threads", threads, 1), ("shard_s", shard_s, 30)):
-        if value < least:
-            raise UsageError(f"{name}: got {value!r}, expected {least} or more")
-    if encoder_provider not in ENCODER_PROVIDERS:
-        raise UsageError(f"encoder_provider: got {encoder_provider!r}, expected one of {', '.join(ENCODER_PROVIDERS)}")
-    if drafter is not None:
-        DrafterOptions(drafter)
-    given = dict(vad_parameters or {})
-    vad_options(given)
-    return Job(
-        out=out,
-        model=_for_workers(model),
-        options=replace(piece_options(asked), draft_sources=False),
-        vad={name: value for name, value in sorted(given.items()) if value != getattr(VadOptions, name, None)},
-        drafter=drafter,
-        batch_size=batch_size,
-        threads=threads,
-        shard_s=shard_s,
-        same_isa=same_isa,
-        encoder_provider=encoder_provider,
-    )
-
-
-def _for_workers(model: str | None) -> str | None:
-    """The folder of a bundle as processes elsewhere find it; names stay names."""
-    return os.path.abspath(model) if model is not None and os.path.exists(os.path.join(model, MANIFEST_NAME)) else model
+    vad = dict(options.get("vad_parameters") or {})
+    vad_options(vad)
+    model = own.get("model")
+    if model is not None and os.path.exists(os.path.join(model, MANIFEST_NAME)):
+        own["model"] = os.path.abspath(model)  # as processes elsewhere find it; names stay names
+    changed = {name: value for name, value in sorted(vad.items()) if value != getattr(VadOptions, name, None)}
+    return Job(out=out, options=replace(piece_options(asked), draft_sources=False), vad=changed, **own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +129,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a task.
+    """How a task ended.
 
     done, found: the result is written, or was there; split: it is long, so its `n_shards` parts are tasks of their own;
     part: a part is written; failed: the file cannot be transcribed; quarantined: it ends the process that transcribes
@@ -161,7 +145,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a worker says of itself; `error` is why it cannot work, or ""."""
+    """What a worker is; `error`: why it cannot work, or ""."""
 
     bundle: str = ""
     encoder: str = CPU

@@ -1,7 +1,7 @@
 """Where files lie: on disk, or in any store that fsspec knows (`s3://bucket/talks`).
 
-An output folder is two small classes with the same methods. What they write is there as a whole or not at all: on disk
-by a temporary file that is renamed, in an object store because an object appears when its upload is complete.
+What is written to an output folder is there as a whole or not at all: on disk by a temporary file that is renamed, in
+an object store because an object appears when its upload is complete.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from specedge.errors import AudioError, AudioNotFoundError, ResourceError, SpecedgeError, UsageError
 from specedge.files import write_atomic
@@ -21,17 +23,26 @@ from specedge.leftovers import Names, sweep, temporary_file
 
 from ..runtime.audio.audio import STDIN, expand_folders, is_audio_name
 
-__all__ = ["DiskFolder", "Folder", "ObjectFolder", "Source", "find_sources", "is_url", "local_copy", "open_folder"]
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
+__all__ = ["Folder", "Source", "find_sources", "is_url", "local_copy", "locked", "open_folder"]
+
+LOCK = ".lock"
 _BLOCK_BYTES = 1 << 20
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A file to transcribe: `path` as it was given, `size` in bytes, `stamp` differs when the file was changed."""
+    """A file to transcribe: `path` as it was given, `inside` below the folder that was given, `size` in bytes; `stamp`
+    differs when the file was changed."""
 
     path: str
+    inside: str
     size: int
     stamp: str
 
@@ -41,111 +52,64 @@ class Source:
         return self.path if is_url(self.path) else os.path.abspath(self.path)
 
 
-class Folder(Protocol):
-    """An output folder. Names are relative, with "/"."""
+class Folder:
+    """An output folder, by its path or URL; a disk must be seen by all workers under the same path. Names are relative,
+    with "/". All methods raise ResourceError."""
 
-    @property
-    def url(self) -> str: ...
-    def exists(self, name: str) -> bool: ...
-    def names(self, inside: str) -> set[str]: ...
-    def read(self, name: str) -> bytes: ...
-    def write(self, name: str, data: bytes) -> None: ...
-    def remove(self, name: str) -> None: ...
-    def tidy(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class DiskFolder:
-    """A folder on a disk that all workers see under the same path."""
-
-    url: str
+    def __init__(self, url: str) -> None:
+        self.files, root = _opened(url)
+        self.is_disk = not is_url(url)
+        self.url = root if self.is_disk else self.files.unstrip_protocol(root)
+        self._root = root
 
     def exists(self, name: str) -> bool:
-        return os.path.exists(os.path.join(self.url, name))
+        with self._asking("read", name):
+            return bool(self.files.exists(f"{self._root}/{name}"))
 
     def names(self, inside: str) -> set[str]:
         """The names of the files in a folder of it."""
-        with contextlib.suppress(FileNotFoundError):
-            return {name for name in os.listdir(os.path.join(self.url, inside)) if not name.startswith(".")}
-        return set()
+        self.files.invalidate_cache()
+        try:
+            with self._asking("list", inside):
+                found = self.files.ls(f"{self._root}/{inside}", detail=False)
+        except FileNotFoundError:
+            return set()
+        return {name for path in found if not (name := path.rpartition("/")[2]).startswith(".")}
 
     def read(self, name: str) -> bytes:
         """Raises FileNotFoundError."""
-        return Path(self.url, name).read_bytes()
-
-    def write(self, name: str, data: bytes) -> None:
-        """Raises ResourceError."""
-        path = Path(self.url, name)
-        with contextlib.suppress(OSError):  # the write says what is wrong
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, data)
-
-    def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(self.url, name))
-
-    def tidy(self) -> None:
-        """Remove temporary files of workers that were killed."""
-        for inside in ("results", "parts"):
-            tokens = r"[0-9a-z.-]{64,100}\.[0-9a-f]{16}"
-            sweep(Names(parent=Path(self.url, inside), prefix=".", suffix=".tmp", tokens=tokens))
-
-
-@dataclass(frozen=True)
-class ObjectFolder:
-    """A folder of an object store, by its URL."""
-
-    url: str
-
-    def exists(self, name: str) -> bool:
-        """Raises ResourceError."""
-        files, root = _opened(self.url)
-        with _asking(f"read {self.url}/{name}"):
-            return bool(files.exists(f"{root}/{name}"))
-
-    def names(self, inside: str) -> set[str]:
-        """Raises ResourceError."""
-        files, root = _opened(self.url)
-        files.invalidate_cache()
-        try:
-            with _asking(f"list {self.url}/{inside}"):
-                return {name.rpartition("/")[2] for name in files.ls(f"{root}/{inside}", detail=False)}
-        except FileNotFoundError:
-            return set()
-
-    def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError, ResourceError."""
-        files, root = _opened(self.url)
-        with _asking(f"read {self.url}/{name}"):
-            data: bytes = files.cat_file(f"{root}/{name}")
+        with self._asking("read", name):
+            data: bytes = self.files.cat_file(f"{self._root}/{name}")
         return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Raises ResourceError."""
-        files, root = _opened(self.url)
-        with _asking(f"write {self.url}/{name}"):
-            files.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
-            files.pipe_file(f"{root}/{name}", data)
+        path = f"{self._root}/{name}"
+        with self._asking("write", name):
+            self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            if self.is_disk:
+                write_atomic(path, data)
+            else:
+                self.files.pipe_file(path, data)
 
     def remove(self, name: str) -> None:
-        """Raises ResourceError."""
-        files, root = _opened(self.url)
-        with contextlib.suppress(FileNotFoundError), _asking(f"remove {self.url}/{name}"):
-            files.rm_file(f"{root}/{name}")
+        with contextlib.suppress(FileNotFoundError), self._asking("remove", name):
+            self.files.rm_file(f"{self._root}/{name}")
 
     def tidy(self) -> None:
-        """Nothing is left by a worker that was killed: its upload was never completed."""
+        """Remove temporary files of workers that were killed; a store has none."""
+        for inside in ("results", "parts") if self.is_disk else ():
+            tokens = r"[0-9a-z.-]{64,100}\.[0-9a-f]{16}"
+            sweep(Names(parent=Path(self.url, inside), prefix=".", suffix=".tmp", tokens=tokens))
 
-
-@contextlib.contextmanager
-def _asking(what: str) -> Iterator[None]:
-    """Turn what a store raises, each has errors of its own, into ResourceError; FileNotFoundError stays."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ResourceError(f"cannot {what}: {_said(error)}") from error
+    @contextlib.contextmanager
+    def _asking(self, what: str, name: str) -> Iterator[None]:
+        """Turn errors into ResourceError, of which each store has its own; FileNotFoundError stays."""
+        try:
+            yield
+        except (FileNotFoundError, SpecedgeError):
+            raise
+        except Exception as error:
+            raise ResourceError(f"cannot {what} {self.url}/{name}: {_reason(error)}") from error
 
 
 def is_url(path: str) -> bool:
@@ -155,26 +119,61 @@ def is_url(path: str) -> bool:
 
 def open_folder(out: str) -> Folder:
     """The output folder, which is made. Raises UsageError for a place that cannot be one, ResourceError."""
-    if is_url(out):
-        return ObjectFolder(_opened(out)[0].unstrip_protocol(_opened(out)[1]))
-    try:
-        os.makedirs(out, exist_ok=True)
-    except FileExistsError:
-        raise UsageError(f"-o {out}: this is a file, expected a folder") from None
-    except OSError as error:
-        raise ResourceError(f"cannot make the folder {out}: {error.strerror or error}; choose another -o") from None
-    return DiskFolder(os.path.abspath(out))
+    if not is_url(out):
+        try:
+            os.makedirs(out, exist_ok=True)
+        except FileExistsError:
+            raise UsageError(f"-o {out}: this is a file, expected a folder") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise ResourceError(f"cannot make the folder {out}: {reason}; choose another -o") from None
+    return Folder(out)
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    """The file system behind a URL, and the path in it. Raises UsageError."""
+    """The file system behind a path or URL, and the path in it. Raises UsageError."""
     import fsspec
 
     try:
-        files, root = fsspec.core.url_to_fs(url)
+        files, root = fsspec.core.url_to_fs(url if is_url(url) else os.path.abspath(url))
     except (ImportError, ValueError) as error:
-        raise UsageError(f"{url}: {_said(error)}") from None
+        raise UsageError(f"{url}: {_reason(error)}") from None
     return files, str(root).rstrip("/")
+
+
+@contextlib.contextmanager
+def locked(folder: Folder) -> Iterator[None]:
+    """Hold the folder against a second driver, until the block or the process ends.
+
+    Stores, and disks that know no locks, are not held: there two drivers do some files twice, with the same results.
+    Raises UsageError where another driver holds it, ResourceError where nothing can be written.
+    """
+    if not folder.is_disk:
+        yield
+        return
+    path = Path(folder.url, LOCK)
+    try:
+        file = open(path, "a+")
+    except OSError as error:
+        reason = error.strerror or error
+        raise ResourceError(f"{folder.url}: cannot be written to ({reason}); choose another -o") from None
+    with file:
+        try:
+            if sys.platform == "win32":
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                file.seek(0)
+                owner = file.read().strip() or "another driver"
+                message = f"{folder.url}: {owner} is at work on this output folder; wait for it, or give another -o"
+                raise UsageError(message) from None
+        else:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+        yield
 
 
 def find_sources(
@@ -194,7 +193,7 @@ def find_sources(
         except UsageError:
             raise
         except Exception as error:
-            report(name, error if isinstance(error, SpecedgeError) else AudioError(f"{name}: {_said(error)}"))
+            report(name, error if isinstance(error, SpecedgeError) else AudioError(f"{name}: {_reason(error)}"))
     return list(found.values())
 
 
@@ -207,22 +206,23 @@ def _on_disk(name: str, notify: Callable[[str], None]) -> Iterator[Source]:
             status = os.stat(path)
         except FileNotFoundError:
             raise AudioNotFoundError(f"{path}: no such file") from None
-        yield Source(path=path, size=status.st_size, stamp=f"{status.st_size}-{status.st_mtime_ns}")
+        inside = os.path.basename(path) if path == name else Path(os.path.relpath(path, name)).as_posix()
+        yield Source(path=path, inside=inside, size=status.st_size, stamp=f"{status.st_size}-{status.st_mtime_ns}")
 
 
 def _in_store(url: str) -> Iterator[Source]:
     files, root = _opened(url)
     files.invalidate_cache()
-    paths = [root]
+    paths, folder = [root], root.rpartition("/")[0]
     if files.isdir(root):
-        paths = sorted(path for path in files.find(root) if is_audio_name(path))
+        paths, folder = sorted(path for path in files.find(root) if is_audio_name(path)), root
         if not paths:
             raise AudioError(f"{url}: no audio file is in this folder")
     elif not files.exists(root):
         raise AudioNotFoundError(f"{url}: no such object")
     for path in paths:
-        size = int(files.info(path).get("size") or 0)
-        yield Source(path=files.unstrip_protocol(path), size=size, stamp=str(files.ukey(path)))
+        size, inside = int(files.info(path).get("size") or 0), path.removeprefix(folder).lstrip("/")
+        yield Source(path=files.unstrip_protocol(path), inside=inside, size=size, stamp=str(files.ukey(path)))
 
 
 @contextlib.contextmanager
@@ -256,12 +256,12 @@ def _fetch(url: str, copy: BinaryIO) -> None:
                 while block := source.read(_BLOCK_BYTES):
                     yield block
         except Exception as error:  # each store has errors of its own
-            raise AudioError(f"{url}: cannot be read: {_said(error)}") from error
+            raise AudioError(f"{url}: cannot be read: {_reason(error)}") from error
 
     for block in blocks():
         copy.write(block)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     reason = getattr(error, "strerror", None) or str(error)
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__

@@ -1,30 +1,44 @@
-"""The files of an output folder: `results/NAME.json`, and for as long as a long file is in work `parts/NAME...`.
+"""The files of an output folder: `results/NAME.json`, `texts/` for people, and `parts/` while long files are in work.
 
 A result is a transcript as `transcribe -f json` writes it, with what it was made from and on. It holds no path and no
-time of day, so its bytes are the same whoever makes it on machines of one kind.
+time of day, so its bytes are the same whoever makes it on machines of one kind. Texts are made from results, under the
+names that the recordings have.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from specedge.version import __version__
 
-from ..runtime.longform.segments import Segment
-from ..runtime.output.formats import plain, segment_fields
+from ..runtime.longform.segments import Segment, Word
+from ..runtime.output.formats import STREAMED, SubtitleOptions, plain, segment_fields
 from .job import Job
-from .places import Folder
+from .places import Folder, Source
 from .speech import Speech
 
-__all__ = ["join", "part", "part_file", "plan_file", "remove_parts", "result_bytes", "result_file", "write_part"]
+__all__ = [
+    "join",
+    "part",
+    "part_file",
+    "plan_file",
+    "remove_parts",
+    "result_bytes",
+    "result_file",
+    "text_stems",
+    "write_part",
+    "write_texts",
+]
 
 _Part = dict[str, Any]
 
 
 def result_file(name: str) -> str:
+    """Where a result lies."""
     return f"results/{name}.json"
 
 
@@ -34,6 +48,7 @@ def plan_file(name: str) -> str:
 
 
 def part_file(name: str, shard: int, n_shards: int) -> str:
+    """Where a part of a long file lies."""
     return f"parts/{name}.{shard}-{n_shards}.json"
 
 
@@ -67,7 +82,7 @@ def result_bytes(job: Job, speech: Speech, parts: Sequence[_Part]) -> bytes:
 
 
 def write_part(folder: Folder, name: str, shard: int, n_shards: int, made: _Part, *, isa: str) -> None:
-    """Keep what a part says. Raises ResourceError."""
+    """Keep the text of a part. Raises ResourceError."""
     folder.write(part_file(name, shard, n_shards), json.dumps({**made, "isa": isa}, allow_nan=False).encode())
 
 
@@ -93,3 +108,35 @@ def remove_parts(folder: Folder, name: str) -> None:
     for one in folder.names("parts"):
         if one.startswith(f"{name}."):
             folder.remove(f"parts/{one}")
+
+
+def text_stems(sources: Sequence[Source]) -> dict[str, str]:
+    """The name in `texts/` of each source, by its path: that below its folder, without the extension.
+
+    Where several would have one name they keep the extension, and then take as many parent folders as it needs.
+    """
+    stems: dict[str, str] = {}
+    taken: set[str] = set()
+    for source in sources:
+        inside = PurePosixPath(source.inside)
+        parents = PurePosixPath(source.place.replace("\\", "/")).parts[1:]
+        longer = ("/".join(parents[-n:]) for n in range(len(inside.parts) + 1, len(parents) + 1))
+        names = [inside.with_suffix("").as_posix(), inside.as_posix(), *longer, f"{len(taken)}-{inside.name}"]
+        stems[source.path] = next(name for name in names if name.casefold() not in taken)
+        taken.add(stems[source.path].casefold())
+    return stems
+
+
+def write_texts(folder: Folder, result: str, stem: str, formats: Sequence[str]) -> None:
+    """Write a result as `texts/STEM.FORMAT`, where that does not lie there already. Raises ResourceError."""
+    data = folder.read(result)
+    known = {one.name for one in fields(Segment)}
+    segments = []
+    for given in json.loads(data)["segments"]:
+        words = [Word(**word) for word in given["words"]] if given.get("words") is not None else None
+        segments.append(Segment(**{name: given[name] for name in known & set(given)} | {"words": words}))
+    for format in formats:
+        text = data if format == "json" else "".join(STREAMED[format](segments, SubtitleOptions())).encode()
+        name = f"texts/{stem}.{format}"
+        if not folder.exists(name) or folder.read(name) != text:
+            folder.write(name, text)

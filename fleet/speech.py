@@ -8,7 +8,7 @@ that was split has the segments that it would have in one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, cast
@@ -18,14 +18,7 @@ from numpy.typing import NDArray
 
 from ..runtime.audio.audio import SAMPLE_RATE, AudioStream, HeldAudio, open_audio
 from ..runtime.audio.vad import Piece
-from ..runtime.batched import (
-    MIN_SILENCE_MS,
-    SILENCE,
-    Chunk,
-    Pieces,
-    PieceTranscription,
-    speech_pieces,
-)
+from ..runtime.batched import MIN_SILENCE_MS, SILENCE, Chunk, Pieces, PieceTranscription, speech_pieces
 from ..runtime.longform.segments import Segment
 from ..runtime.longform.vad_filter import SpeechMap, restore_times
 from ..runtime.model import WhisperModel, asked_drafter, for_model, lend_drafter, vad_options
@@ -34,7 +27,7 @@ from .job import Job
 if TYPE_CHECKING:
     from ..runtime.longform.vad_filter import SpeechAudio
 
-__all__ = ["Speech", "chunks_of", "find_speech", "said"]
+__all__ = ["Speech", "chunks_of", "decoded", "find_speech"]
 
 _BLOCK_SAMPLES = 1 << 16
 
@@ -56,6 +49,7 @@ class Speech:
     firsts: tuple[int, ...]
 
     def to_json(self) -> bytes:
+        """All of it."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
@@ -64,10 +58,6 @@ class Speech:
         value = json.loads(data)
         spans = tuple((int(start), int(end)) for start, end in value.pop("spans"))
         return cls(**{**value, "spans": spans, "sizes": tuple(value["sizes"]), "firsts": tuple(value["firsts"])})
-
-    def pieces_of(self, shard: int) -> range:
-        """The numbers of the pieces in a part."""
-        return range(self.firsts[shard], [*self.firsts, len(self.sizes)][shard + 1])
 
 
 def find_speech(
@@ -84,11 +74,9 @@ def find_speech(
     limit = round(job.shard_s * SAMPLE_RATE)
     sizes: list[int] = []
     kept: list[Chunk] | None = []
-    n_samples = 0
     for chunk in pieces.chunks:
         sizes.append(len(chunk.samples))
-        n_samples += len(chunk.samples)
-        if n_samples > limit:
+        if sum(sizes) > limit:
             kept = None
         elif kept is not None:
             kept.append(chunk)
@@ -99,7 +87,7 @@ def find_speech(
         duration_s=stream.read_s,
         spans=tuple(cast("SpeechAudio", pieces.speech).times.spans),
         sizes=tuple(sizes),
-        firsts=_firsts(sizes, -(-n_samples // limit)),
+        firsts=_firsts(sizes, -(-sum(sizes) // limit)),
     )
     return speech, kept
 
@@ -108,10 +96,10 @@ def _language(model: WhisperModel, job: Job, pieces: Pieces) -> tuple[str, float
     options = for_model(job.options, model.bundle.manifest.tokens)
     if options.language is not None:
         return options.language, 1.0
-    n_samples = options.language_detection_segments * model.bundle.manifest.n_samples
+    n_windows = options.language_detection_segments
     language, probability, _ = model.detect_language(
-        pieces.beginning(n_samples),
-        language_detection_segments=options.language_detection_segments,
+        pieces.beginning(n_windows * model.bundle.manifest.n_samples),
+        language_detection_segments=n_windows,
         language_detection_threshold=options.language_detection_threshold,
     )
     return language, probability
@@ -120,8 +108,7 @@ def _language(model: WhisperModel, job: Job, pieces: Pieces) -> tuple[str, float
 def _firsts(sizes: list[int], n_parts: int) -> tuple[int, ...]:
     """The first piece of each of so many parts of about one length."""
     starts = [0, *accumulate(sizes)][:-1]
-    total = sum(sizes)
-    wanted = (total * part / max(1, n_parts) for part in range(n_parts))
+    wanted = (sum(sizes) * part / max(1, n_parts) for part in range(n_parts))
     firsts = {next((i for i, start in enumerate(starts) if start >= at), 0) for at in wanted}
     return tuple(sorted(firsts | {0}))
 
@@ -129,46 +116,34 @@ def _firsts(sizes: list[int], n_parts: int) -> tuple[int, ...]:
 def chunks_of(speech: Speech, stream: AudioStream, shard: int) -> Iterator[Chunk]:
     """The pieces of a part, read from the stream of the whole file, which must be at its beginning."""
     starts = [0, *accumulate(speech.sizes)]
-    numbers = speech.pieces_of(shard)
-    joined = _Joined(stream, speech.spans)
-    joined.skip(starts[numbers.start])
-    for number in numbers:
-        samples = joined.read(speech.sizes[number])
-        yield Chunk(samples=samples, start_s=starts[number] / SAMPLE_RATE)
+    first, last = speech.firsts[shard], [*speech.firsts, len(speech.sizes)][shard + 1]
+    blocks = _joined(stream, speech.spans, starts[first], starts[last])
+    held = np.zeros(0, np.float32)
+    for number in range(first, last):
+        size = speech.sizes[number]
+        while len(held) < size:
+            held = np.concatenate([held, next(blocks)])
+        yield Chunk(samples=held[:size], start_s=starts[number] / SAMPLE_RATE)
+        held = held[size:]
 
 
-class _Joined:
-    """The spans of a stream, end to end."""
-
-    def __init__(self, stream: AudioStream, spans: tuple[tuple[int, int], ...]) -> None:
-        self._stream, self._spans, self._at = stream, list(reversed(spans)), 0
-
-    def skip(self, n_samples: int) -> None:
-        """Leave out the next samples of the speech, which need not be read by themselves."""
-        while n_samples:
-            start, end = self._spans.pop()
-            n_skipped = min(n_samples, end - start)
-            n_samples -= n_skipped
-            if start + n_skipped < end:
-                self._spans.append((start + n_skipped, end))
-
-    def read(self, n_samples: int) -> NDArray[np.float32]:
-        blocks = []
-        while n_samples and self._spans:
-            start, end = self._spans.pop()
-            while self._at < start:
-                self._at += len(self._stream.read(min(_BLOCK_SAMPLES, start - self._at)))
-            block = self._stream.read(min(n_samples, end - start))
-            blocks.append(block)
-            self._at += len(block)
-            n_samples -= len(block)
-            if self._at < end:
-                self._spans.append((self._at, end))
-        return np.concatenate([np.zeros(0, np.float32), *blocks])
+def _joined(
+    stream: AudioStream, spans: Sequence[tuple[int, int]], first: int, last: int
+) -> Iterator[NDArray[np.float32]]:
+    """The samples `first` to `last` of the spans put end to end, span by span."""
+    at = n_before = 0
+    for start, end in spans:
+        begin, stop = start + max(0, first - n_before), min(end, start + last - n_before)
+        n_before += end - start
+        if begin < stop:
+            while at < begin:
+                at += len(stream.read(min(_BLOCK_SAMPLES, begin - at)))
+            yield stream.read(stop - begin)
+            at = stop
 
 
 class _Times:
-    """The times of a file's speech, all of it."""
+    """The times of a file's speech, all of it, as `SpeechAudio` has those of what it has read."""
 
     def __init__(self, spans: tuple[tuple[int, int], ...]) -> None:
         self._map = SpeechMap()
@@ -182,7 +157,7 @@ class _Times:
         return restore_times(segment, self._map)
 
 
-def said(model: WhisperModel, job: Job, speech: Speech, chunks: Iterator[Chunk]) -> tuple[list[Segment], bool]:
+def decoded(model: WhisperModel, job: Job, speech: Speech, chunks: Iterator[Chunk]) -> tuple[list[Segment], bool]:
     """The segments of these pieces, and whether their text is that of plain decoding."""
     options = replace(for_model(job.options, model.bundle.manifest.tokens), language=speech.language)
     times = cast("SpeechAudio", _Times(speech.spans))

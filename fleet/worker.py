@@ -1,4 +1,4 @@
-"""What a worker does, whatever cluster it belongs to: transcribe a file or a part of one, and write the result once.
+"""What a worker does: transcribe a file or a part of one, and write the result once.
 
 A worker decides nothing and claims nothing. It looks whether the result is there, and if not makes it. When two workers
 do one file, both write the same bytes under the same name. A process keeps one model.
@@ -24,18 +24,18 @@ from ..runtime.audio.audio import open_audio
 from ..runtime.device import device_fields, isa
 from ..runtime.model import WhisperModel, for_model
 from .job import Answer, Job, Outcome, Task
-from .places import Folder, local_copy, open_folder
+from .places import local_copy, open_folder
 from .results import part, part_file, plan_file, result_bytes, result_file, write_part
-from .speech import Speech, chunks_of, find_speech, said
+from .speech import Speech, chunks_of, decoded, find_speech
 
-__all__ = ["answer", "work"]
+__all__ = ["answer", "instruction_set", "main", "work"]
 
 _loading = threading.Lock()
 _BLOCK_BYTES = 1 << 20
 
 
 def answer(job: Job) -> Answer:
-    """Load the model, and say what this worker is."""
+    """What this worker is, its model loaded."""
     try:
         model = _model(job)
         for_model(job.options, model.bundle.manifest.tokens)
@@ -77,44 +77,33 @@ def _done(task: Task) -> Outcome:
         return Outcome(state="found", name=task.name)
     model = _model(job)
     _check(job, model)
+    here = replace(job, isa=instruction_set())
     with local_copy(task.path) as path:
         audio_sha256 = _sha256(path, task.path)
         name = job.result_name(audio_sha256)
         if task.shard is not None:
-            return _part(task, model, folder, path, name)
+            if name != task.name:
+                raise AudioError(f"{task.path}: was changed while it was in work; run again")
+            speech = Speech.from_json(folder.read(plan_file(name)))
+            n_shards = len(speech.firsts)
+            if not folder.exists(part_file(name, task.shard, n_shards)):
+                with open_audio(path, name=task.path) as stream:
+                    segments, lossless = decoded(model, job, speech, chunks_of(speech, stream, task.shard))
+                write_part(folder, name, task.shard, n_shards, part(segments, lossless), isa=here.isa)
+            return Outcome(state="part", name=name, n_shards=n_shards)
         if folder.exists(result_file(name)):
             return Outcome(state="found", name=name)
         if folder.exists(plan_file(name)):
             speech = Speech.from_json(folder.read(plan_file(name)))
             return Outcome(state="split", name=name, n_shards=len(speech.firsts))
-        return _whole(task, model, folder, path, audio_sha256)
-
-
-def _whole(task: Task, model: WhisperModel, folder: Folder, path: str, audio_sha256: str) -> Outcome:
-    job = task.job
-    name = job.result_name(audio_sha256)
-    with open_audio(path, name=task.path) as stream:
-        speech, chunks = find_speech(model, job, stream, audio_sha256)
-    if chunks is None:
-        folder.write(plan_file(name), speech.to_json())
-        return Outcome(state="split", name=name, n_shards=len(speech.firsts))
-    segments, lossless = said(model, job, speech, iter(chunks))
-    here = replace(job, isa=instruction_set())
-    folder.write(result_file(name), result_bytes(here, speech, [part(segments, lossless)]))
-    return Outcome(state="done", name=name)
-
-
-def _part(task: Task, model: WhisperModel, folder: Folder, path: str, name: str) -> Outcome:
-    shard = task.shard or 0
-    if name != task.name:
-        raise AudioError(f"{task.path}: was changed while it was in work; run again")
-    speech = Speech.from_json(folder.read(plan_file(name)))
-    n_shards = len(speech.firsts)
-    if not folder.exists(part_file(name, shard, n_shards)):
         with open_audio(path, name=task.path) as stream:
-            segments, lossless = said(model, task.job, speech, chunks_of(speech, stream, shard))
-        write_part(folder, name, shard, n_shards, part(segments, lossless), isa=instruction_set())
-    return Outcome(state="part", name=name, n_shards=n_shards)
+            speech, chunks = find_speech(model, job, stream, audio_sha256)
+        if chunks is None:
+            folder.write(plan_file(name), speech.to_json())
+            return Outcome(state="split", name=name, n_shards=len(speech.firsts))
+        segments, lossless = decoded(model, job, speech, iter(chunks))
+        folder.write(result_file(name), result_bytes(here, speech, [part(segments, lossless)]))
+        return Outcome(state="done", name=name)
 
 
 def _check(job: Job, model: WhisperModel) -> None:
@@ -157,13 +146,20 @@ def _sha256(path: str, name: str) -> str:
 
 def _apart(task: Task) -> Outcome:
     """Do the task in a process of its own: if that ends without an answer, the file is to blame."""
-    command = [sys.executable, "-m", "specedge.fleet.alone"]
+    command = [sys.executable, "-c", "from specedge.fleet.worker import main; main()"]
     child = subprocess.run(command, input=pickle.dumps(replace(task, alone=False)), stdout=subprocess.PIPE)
     if child.returncode == 0:
         outcome: Outcome = pickle.loads(child.stdout)
         return outcome
-    if child.returncode < 0:
-        reason = f"ends the process that transcribes it, by {signal.Signals(-child.returncode).name}"
-    else:
-        reason = f"ends the process that transcribes it, with code {child.returncode}"
-    return Outcome(state="quarantined", error=f"{task.path}: {reason}")
+    code = child.returncode
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+    return Outcome(state="quarantined", error=f"{task.path}: ends the process that transcribes it, {how}")
+
+
+def main() -> None:
+    """Do the task on standard input, and write the outcome to standard output."""
+    task = pickle.load(sys.stdin.buffer)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what a library prints must not come between
+    with os.fdopen(answers, "wb") as file:
+        pickle.dump(work(task), file)

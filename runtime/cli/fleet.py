@@ -12,7 +12,8 @@ from specedge.errors import Interrupted, UsageError
 
 from ..console import clock, notify
 from ..interrupt import interruption
-from .options import COMMON, ENCODER_PROVIDER, HINTS, WORDS, GroupedCommand, option, options_of, switch
+from ..output.formats import FORMATS
+from .options import COMMON, ENCODER_PROVIDER, HINTS, WORDS, GroupedCommand, Names, option, options_of, switch
 
 if TYPE_CHECKING:
     from specedge.fleet import Record
@@ -22,7 +23,15 @@ __all__ = ["fleet"]
 _WHERE: dict[str, Any] = {"group": "Workers"}
 _OPTIONS = (
     option("-o", "--output-dir", "out", required=True, metavar="OUT", help="Folder or URL for results and records."),
-    switch("--parquet", help="Write OUT/records.parquet too (needs pyarrow)."),
+    option(
+        "-f",
+        "--format",
+        "formats",
+        type=Names(FORMATS),
+        default=(),
+        metavar="FORMATS",
+        help=f"Texts to write as OUT/texts/NAME.FORMAT, in a tree like SRC's; comma-separated: {', '.join(FORMATS)}.",
+    ),
     switch("--retry-quarantined", help="Try files again that ended their process in an earlier run."),
     option("-q", "--quiet", is_flag=True, help="Only print errors on stderr."),
     ENCODER_PROVIDER,
@@ -68,11 +77,12 @@ def fleet(sources: tuple[str, ...], **given: Any) -> int:
 
     SRC is audio, a folder of it, or a URL such as s3://bucket/talks. Files are decoded in batched mode (transcribe
     --batch-size), longest first. OUT gets results/NAME.json, where the name is a digest of audio, model and options,
-    and records.jsonl with a line a file. The same command again goes on where the last one was stopped.
+    records.jsonl with a line a file, and with -f texts/ under the names of the recordings. The same command again goes
+    on where the last one was stopped.
 
     \b
     Examples:
-      specedge fleet talks/ -o out/ -m small
+      specedge fleet talks/ -o out/ -m small -f txt,srt
       specedge fleet s3://bucket/talks -o s3://bucket/texts -m small --cluster tcp://10.0.0.1:8786
     """
     if given["local"] is not None and given["cluster"] is not None:
@@ -92,7 +102,7 @@ def fleet(sources: tuple[str, ...], **given: Any) -> int:
         same_isa=given["same_isa"],
         encoder_provider=given["encoder_provider"],
         retry_quarantined=given["retry_quarantined"],
-        parquet=given["parquet"],
+        formats=given["formats"],
         progress=not quiet,
         say=_nothing if quiet else notify,
         **{name: given[name] for name in names},
@@ -113,14 +123,14 @@ class _Counts:
     """What became of the files so far."""
 
     def __init__(self) -> None:
-        self._counts = {"done": 0, "there already": 0, "failed": 0, "quarantined": 0}
+        self._counts = {"done": 0, "duplicate": 0, "there already": 0, "failed": 0, "quarantined": 0}
         self._audio_s = 0.0
         self._started = time.monotonic()
 
     def add(self, record: Record) -> None:
         """Count a file; one that has no result is a line of its own."""
         is_old = record.state == "done" and not record.is_new
-        self._counts["there already" if is_old else record.state] += 1
+        self._counts["duplicate" if record.is_duplicate else "there already" if is_old else record.state] += 1
         if record.state == "done" and record.is_new:
             self._audio_s += record.duration_s or 0.0
         elif record.error is not None:

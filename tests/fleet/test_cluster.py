@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specedge.errors import ResourceError
-from specedge.fleet.cluster import DaskCluster
+from specedge.fleet.cluster import Cluster
 from specedge.fleet.job import Answer, Job
 from support.fleets import ANSWER
 
@@ -36,7 +36,7 @@ class _Client:
 
 
 def _asked(client: Any) -> dict[str, Answer]:
-    return DaskCluster(client).ask(Job(out="out"))
+    return Cluster(client).ask(Job(out="out"))
 
 
 def test_a_worker_that_dies_while_it_is_asked_is_left_out() -> None:

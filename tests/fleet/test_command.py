@@ -30,6 +30,7 @@ def _given(monkeypatch: pytest.MonkeyPatch, *records: Record | BaseException) ->
 
 DONE = Record(path="a.wav", state="done", duration_s=61.0)
 OLD = Record(path="b.wav", state="done", duration_s=61.0, is_new=False)
+COPY = Record(path="e.wav", state="done", duration_s=61.0, is_new=False, is_duplicate=True)
 BAD = Record(path="c.wav", state="failed", error="c.wav: this is no audio")
 POISON = Record(path="d.wav", state="quarantined", error="d.wav: ends the process that transcribes it, by SIGKILL")
 
@@ -37,13 +38,36 @@ POISON = Record(path="d.wav", state="quarantined", error="d.wav: ends the proces
 def test_every_file_is_counted_and_bad_ones_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = _given(monkeypatch, DONE, OLD, BAD, POISON)
-    assert main(["fleet", "talks", "-o", "out", "-m", "small", "--local", "3", "--batch-size", "4", "-l", "de"]) == 1
+    asked = _given(monkeypatch, DONE, OLD, COPY, BAD, POISON)
+    assert (
+        main(
+            [
+                "fleet",
+                "talks",
+                "-o",
+                "out",
+                "-m",
+                "small",
+                "--local",
+                "3",
+                "--batch-size",
+                "4",
+                "-l",
+                "de",
+                "-f",
+                "txt,srt",
+            ]
+        )
+        == 1
+    )
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "specedge: failed: c.wav: this is no audio"
     assert lines[1] == "specedge: quarantined: d.wav: ends the process that transcribes it, by SIGKILL"
-    assert lines[2].startswith("specedge: 1 done, 1 there already, 1 failed, 1 quarantined: 1:01 of audio in 0:0")
+    assert lines[2].startswith(
+        "specedge: 1 done, 1 duplicate, 1 there already, 1 failed, 1 quarantined: 1:01 of audio in 0:0"
+    )
     assert asked["paths"] == ("talks",) and asked["out"] == "out"
+    assert asked["formats"] == ("txt", "srt")
     assert (asked["model"], asked["n_workers"], asked["batch_size"], asked["language"]) == ("small", 3, 4, "de")
 
 

@@ -16,6 +16,9 @@ from specedge.fleet.job import Answer, Outcome, Task
 from specedge.fleet.places import open_folder
 from support.fleets import ANSWER, Serial
 
+SEGMENT: dict[str, Any] = {"id": 0, "seek": 0, "start": 0.0, "end": 1.5, "tokens": [5], "temperature": 0.0}
+SEGMENT |= {"avg_logprob": -0.1, "compression_ratio": 1.0, "no_speech_prob": 0.0}
+
 
 def _made(task: Task) -> Outcome:
     """A worker without a model: the file's text is its result."""
@@ -25,6 +28,7 @@ def _made(task: Task) -> Outcome:
         return Outcome(state="found", name=name)
     sha256 = Path(task.path).read_text()
     value = {"text": f"said {sha256}", "audio_sha256": sha256, "language": "en", "duration": 1.0}
+    value["segments"] = [{**SEGMENT, "text": f" said {sha256}"}]
     folder.write(f"results/{name}.json", json.dumps(value).encode())
     return Outcome(state="done", name=name)
 
@@ -188,6 +192,39 @@ def test_a_file_that_is_named_twice_is_one_file(tmp_path: Path, monkeypatch: pyt
     ]
 
 
+def _texts(out: Path) -> dict[str, str]:
+    return {path.relative_to(out / "texts").as_posix(): path.read_text() for path in out.rglob("texts/**/*.*")}
+
+
+def test_texts_lie_in_a_tree_like_the_recordings_and_are_made_again_where_they_are_not_there(tmp_path: Path) -> None:
+    for name in ("one/talk.wav", "two/talk.wav", "two/talk.mp3"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text(name.replace("/", " "))
+    out = tmp_path / "out"
+    _run([str(tmp_path / "in")], out, formats=("txt",))
+    first = {
+        f"{name}.txt": f"said {file}\n" for name, file in (("one/talk", "one talk.wav"), ("two/talk", "two talk.mp3"))
+    }
+    assert _texts(out) == {**first, "two/talk.wav.txt": "said two talk.wav\n"}
+    (out / "texts" / "one" / "talk.txt").unlink()
+    cluster = Serial(_made, {"w": ANSWER})
+    _run([str(tmp_path / "in")], out, cluster=cluster, formats=("srt", "txt"))
+    again = _texts(out)
+    assert not cluster.submitted and len(again) == 6 and again["one/talk.txt"] == "said one talk.wav\n"
+    assert again["two/talk.srt"] == "1\n00:00:00,000 --> 00:00:01,500\nsaid two talk.mp3\n\n"
+    (tmp_path / "in" / "two" / "talk.mp3").unlink()
+    _run([str(tmp_path / "in")], out, formats=("txt",))
+    assert _texts(out)["two/talk.txt"] == "said two talk.wav\n", "not the text of another recording"
+
+
+def test_a_copy_is_a_duplicate_in_the_run_that_makes_its_result_and_no_other(tmp_path: Path) -> None:
+    paths = _files(tmp_path / "in", 1)
+    (tmp_path / "in" / "copy.wav").write_text("0")
+    first = _run([str(tmp_path / "in")], tmp_path / "out")
+    assert sorted((one.is_new, one.is_duplicate) for one in first) == [(False, True), (True, False)]
+    assert not any(one.is_new or one.is_duplicate for one in _run([*paths, str(tmp_path / "in")], tmp_path / "out"))
+
+
 def test_names_that_are_not_there_are_records_and_the_others_go_on(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     given = [*_files(tmp_path / "in", 1), str(tmp_path / "none.wav"), str(tmp_path / "empty")]
@@ -220,6 +257,7 @@ def test_a_split_file_is_joined_once_its_parts_are_done(tmp_path: Path) -> None:
     [
         ({"accept": "top-3"}, "accept: got 'top-3', expected exact"),
         ({"clip_timestamps": (1.0,)}, "clip_timestamps: got .1.0,., expected all"),
+        ({"formats": ("pdf",)}, "formats: got 'pdf', expected some of txt"),
         ({"threads": 0}, "threads: got 0, expected 1 or more"),
         ({"encoder_provider": "tpu"}, "encoder_provider: got 'tpu', expected one of cpu, openvino"),
         ({"bean_size": 5}, "'bean_size' is no option"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 
 from specedge.errors import AudioError, ResourceError, UsageError
-from specedge.fleet import lock, transcribe
+from specedge.fleet import transcribe
 from specedge.fleet.job import Outcome, Task
-from specedge.fleet.places import ObjectFolder, find_sources, local_copy, open_folder
-from specedge.fleet.records import FILE, Journal, Record, check_parquet, write_parquet
+from specedge.fleet.places import LOCK, Folder, find_sources, local_copy, locked, open_folder
+from specedge.fleet.records import FILE, Journal, Record
 from support.fleets import ANSWER, Serial
 
 fsspec = pytest.importorskip("fsspec")
@@ -27,24 +28,6 @@ def bucket() -> str:
 
 def _record(path: str, **more: Any) -> Record:
     return Record(**{"path": path, "state": "done", "text": "füllen", **more})
-
-
-def test_a_driver_that_is_alive_holds_a_folder_of_a_store(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "BEAT_S", 0.05)
-    folder = open_folder(bucket)
-    with lock.locked(folder), pytest.raises(UsageError, match="process .* is at work on this output folder"):
-        with lock.locked(folder):
-            pass
-    assert not folder.exists(lock.FILE)
-
-
-def test_a_dead_driver_s_lock_is_taken_whatever_the_clocks_say(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "BEAT_S", 0.01)
-    folder = open_folder(bucket)
-    dead = {"owner": "process 1 on elsewhere", "token": "t", "number": 7, "time": 9e9}
-    folder.write(lock.FILE, json.dumps(dead).encode())
-    with lock.locked(folder):
-        assert b"elsewhere" not in folder.read(lock.FILE)
 
 
 @pytest.mark.parametrize("place", ["disk", "store"])
@@ -83,7 +66,7 @@ def test_a_store_that_refuses_is_one_line(bucket: str, method: str, what: str, m
         raise PermissionError("AccessDenied")
 
     monkeypatch.setattr(type(fsspec.filesystem("memory")), method, refuse)
-    folder = ObjectFolder(bucket)
+    folder = Folder(bucket)
     calls = {"pipe_file": lambda: folder.write("results/a", b"{}"), "cat_file": lambda: folder.read("results/a")}
     calls |= {"exists": lambda: folder.exists("results/a"), "ls": lambda: folder.names("results")}
     with pytest.raises(
@@ -92,26 +75,24 @@ def test_a_store_that_refuses_is_one_line(bucket: str, method: str, what: str, m
         calls[method]()
 
 
-def test_a_disk_without_locks_is_held_as_a_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["disk without locks", "store"])
+def test_where_nothing_can_be_locked_a_driver_works_all_the_same(
+    place: str, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fcntl = pytest.importorskip("fcntl")
 
     def refuse(*_: Any) -> None:
-        raise OSError(37, "No locks available")
+        raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(lock, "BEAT_S", 0.05)
-    folder = open_folder(str(tmp_path))
-    with lock.locked(folder), pytest.raises(UsageError, match="process .* is at work on this output folder"):
-        with lock.locked(folder):
-            pass
-    with lock.locked(folder):
+    with locked(open_folder(bucket if place == "store" else str(tmp_path))):
         pass
 
 
 def test_an_output_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / lock.FILE).mkdir()
+    (tmp_path / LOCK).mkdir()
     with pytest.raises(ResourceError, match="cannot be written to .*; choose another -o"):
-        with lock.locked(open_folder(str(tmp_path))):
+        with locked(open_folder(str(tmp_path))):
             pass
 
 
@@ -147,25 +128,6 @@ def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(UsageError, match="this is a file, expected a folder"):
         open_folder(str(tmp_path / "out"))
-
-
-def test_parquet_without_pyarrow_is_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(UsageError, match="--parquet needs pyarrow, which is not installed: pip install pyarrow"):
-        transcribe(["a.wav"], tmp_path / "out", parquet=True)
-    with pytest.raises(UsageError):
-        check_parquet()
-    assert not (tmp_path / "out").exists()
-
-
-def test_parquet_has_the_records(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is no part of the extras")
-    folder = open_folder(str(tmp_path))
-    journal = Journal(folder)
-    journal.add(_record("a.wav", duration_s=1.5))
-    journal.close()
-    (row,) = parquet.read_table(tmp_path / write_parquet(folder)).to_pylist()
-    assert (row["path"], row["text"], row["duration_s"], row["error"]) == ("a.wav", "füllen", 1.5, None)
 
 
 def test_left_over_temporary_files_and_parts_are_removed(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ RULES = (
     Rule(
         pattern="fleet/*",
         libraries=_NUMPY,
-        lazy=frozenset({"dask", "distributed", "fsspec", "pyarrow", "ray"}),
+        lazy=frozenset({"dask", "distributed", "fsspec"}),
     ),
     Rule(pattern="models/recipe/llm_tokens.py", libraries=_EXPORT | _TRAIN | {"tokenizers"}),
     Rule(pattern="models/recipe/*", libraries=_EXPORT | _TRAIN),
