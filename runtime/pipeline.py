@@ -18,6 +18,7 @@ from specedge.errors import UsageError
 from specedge.export.default_model import default_model
 
 from .audio.audio import SAMPLE_RATE
+from .audio.media import resampled
 from .batched import BatchedInferencePipeline
 from .longform.segments import Segment
 from .model import WhisperModel
@@ -167,9 +168,4 @@ def _at_16_khz(samples: NDArray[Any], rate_hz: int) -> NDArray[Any]:
     # What is no mono audio is refused when it is opened.
     if rate_hz == SAMPLE_RATE or samples.ndim != 1 or samples.dtype.kind not in "fi" or not len(samples):
         return samples
-    import soxr
-
-    if samples.dtype == np.int16:
-        samples = samples * np.float32(1 / 32768)
-    resampled: NDArray[np.float32] = soxr.resample(samples.astype(np.float32), rate_hz, SAMPLE_RATE, quality="HQ")
-    return resampled
+    return resampled(samples if samples.dtype == np.int16 else samples.astype(np.float32), rate_hz, SAMPLE_RATE)

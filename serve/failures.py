@@ -48,8 +48,6 @@ def failure_of(error: BaseException) -> Failure | None:
         return error
     text = str(error)
     if isinstance(error, AudioError):
-        if "needs ffmpeg, and none" in text:
-            return Failure(415, "unsupported_audio", text, param="file")
         is_long = "longer than" in text
         return Failure(413 if is_long else 400, "audio_too_long" if is_long else "invalid_audio", text, param="file")
     if isinstance(error, UsageError):

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from specedge.runtime.audio.media import Resampler
+from specedge.runtime.audio.wav import Block
 from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate
 from specedge.runtime.model import WhisperModel
 from specedge.runtime.output.report import source_names
@@ -200,11 +202,9 @@ class _Session:
             self._live = model.stream(vad_parameters=vad, draft_sources=True, **about, **self._options)
             self._drafters = source_names(self._live.drafter)
         if self._rate_hz != _RATE_HZ:
-            import soxr
-
             if self._resampler is None:
-                self._resampler = soxr.ResampleStream(self._rate_hz, _RATE_HZ, 1, dtype="float32")
-            samples = self._resampler.resample_chunk(samples)
+                self._resampler = Resampler(_RATE_HZ, 1)
+            samples = self._resampler.resample(Block(samples[:, None], self._rate_hz, "mono"))
         return self._live.feed(samples)
 
     async def _report(self, updates: list[LiveUpdate], model: WhisperModel) -> None:

@@ -50,10 +50,9 @@ def test_every_package_has_the_version_of_the_project() -> None:
 
 
 def test_conda_asks_for_what_the_wheel_asks_for() -> None:
-    renamed = {"pysoundfile": "soundfile", "soxr-python": "soxr"}
     needed = [line.split(" ") for line in read(PACKAGING / "conda" / "recipe.yaml")["requirements"]["run"][1:]]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {renamed.get(name, name) + floor for name, floor in needed} == set(project["dependencies"])
+    assert {name + floor for name, floor in needed} == set(project["dependencies"])
 
 
 def test_the_image_is_nobody_s_root_and_asks_for_its_health(capsys: pytest.CaptureFixture[str]) -> None:

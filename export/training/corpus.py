@@ -20,12 +20,13 @@ from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 
+import av
 import numpy as np
 import numpy.typing as npt
-import soundfile
-import soxr
 
 from specedge.errors import UsageError
+from specedge.runtime.audio.audio import decode_audio
+from specedge.runtime.audio.media import resampled
 
 RATE_HZ = 16000
 Samples = npt.NDArray[np.int16]
@@ -188,16 +189,24 @@ def coded(rng: Rng, samples: Float) -> Float:
     """What is left behind a telephone's 8 bits (mu-law at 8 kHz, ITU-T G.711), or behind MP3 at a low rate."""
     peak = float(np.abs(samples).max()) + 1e-6
     if rng.random() < 0.5:
-        few = soxr.resample(samples / peak, RATE_HZ, 8000)
+        few = resampled(samples / np.float32(peak), RATE_HZ, 8000)
         steps = np.round(np.sign(few) * np.log1p(255 * np.abs(few)) / np.log(256) * 127) / 127
-        found = soxr.resample(np.sign(steps) * (256 ** np.abs(steps) - 1) / 255, 8000, RATE_HZ) * peak
+        wide = (np.sign(steps) * (256 ** np.abs(steps) - 1) / 255).astype(np.float32)
+        found = resampled(wide, 8000, RATE_HZ) * peak
     else:
-        file = io.BytesIO()
-        quality = float(rng.uniform(0.6, 0.97))
-        soundfile.write(file, samples, RATE_HZ, format="MP3", bitrate_mode="CONSTANT", compression_level=quality)
-        file.seek(0)
-        found, _ = soundfile.read(file, dtype="float32")
+        found = _through_mp3(samples / np.float32(peak), kbit=int(rng.choice((8, 16, 24, 32)))) * peak
     return np.resize(np.pad(found, (0, max(0, samples.size - found.size))), samples.size).astype(np.float32)
+
+
+def _through_mp3(samples: Float, kbit: int) -> Float:
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp3") as container:
+        stream = container.add_stream("libmp3lame", rate=RATE_HZ, layout="mono", bit_rate=1000 * kbit)
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples[None], np.float32), "flt", "mono")
+        frame.sample_rate = RATE_HZ
+        container.mux([*stream.encode(frame), *stream.encode(None)])
+    file.seek(0)
+    return decode_audio(file)
 
 
 def equalise(rng: Rng, samples: Float, reach_db: float = 9.0) -> Float:

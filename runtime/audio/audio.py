@@ -1,13 +1,13 @@
 """Any audio in, blocks of mono 16 kHz float32 out, in memory that does not grow with the length.
 
-Content decides what a file is, never its extension: WAV is read by wav.py, FLAC, MP3, Ogg and AIFF by libsndfile,
-everything else by the `ffmpeg` on PATH (codecs.py). Raw PCM is read as a RawFormat says. Pipes and file objects are
-read front to back: WAV and raw PCM as they come, other formats from a temporary file, because containers such as MP4
-need to be read out of order.
+Content decides what a file is, never its extension: PCM in WAV, and raw PCM as a RawFormat says, are read by wav.py,
+everything else by PyAV (media.py). Pipes and file objects are read front to back: PCM as it comes, other formats from a
+temporary file, because containers such as MP4 need to be read out of order.
 
-NaN and infinite samples become 0 with one logged warning, float samples are clipped to +-1, channels are averaged, and
-soxr (quality "HQ") changes the rate as a stream. A file that breaks off gives what is there, with a warning; one
-without a sample is an error. openai-whisper has ffmpeg do all this through 16-bit integers; here nothing is rounded.
+The samples are faster-whisper's: FFmpeg's resampler mixes the channels and changes the rate in 16-bit integers. Mono
+integers and PCM at the wanted rate stay as they are. NaN and infinite samples become 0, floats on the scale of 16-bit
+integers are divided by 32768, and of two channels that cancel each other the louder one is taken, each with one logged
+warning. A file that breaks off gives what is there, with a warning; one without a sample is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import errno
 import functools
 import logging
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -33,9 +32,9 @@ from specedge.errors import AudioError, AudioNotFoundError, ResourceError, Usage
 from specedge.leftovers import Names, temporary_file
 
 from ..console import silently, warn
-from .codecs import FfmpegReader, open_sndfile
+from .media import MediaReader, Resampler, begins_as_media
 from .mel import Samples
-from .wav import ByteReader, PcmReader, RawFormat, open_wav, sniff
+from .wav import Block, ByteReader, PcmReader, RawFormat, WavReader, sniff, to_float
 
 __all__ = [
     "NO_SAMPLES",
@@ -68,6 +67,9 @@ _READ_SAMPLES = 1 << 20
 _HEAD_BYTES = 4096
 _MAGIC_BYTES = 16
 _SPOOL_BYTES_MAX = 2 << 30
+_FLOAT_PEAK_MAX = 16.0  # floats that are louder are none of [-1, 1]
+_AUDIBLE_POWER = 1e-6  # mean of a sample at -60 dB of full scale
+_CANCELLED = 0.01  # of the louder channel's power
 _EXTENSIONS = frozenset(
     ".3gp .aac .aif .aifc .aiff .alac .amr .ape .au .avi .caf .flac .flv .m2ts .m4a .m4b .m4v .mka .mkv .mov .mp2 .mp3"
     " .mp4 .mpeg .mpg .mts .oga .ogg .ogv .opus .ra .rf64 .snd .spx .w64 .wav .wave .webm .wma .wmv".split()
@@ -77,25 +79,21 @@ _EXTENSIONS = frozenset(
 class _ArrayReader:
     """Blocks of a caller's array [n_samples], which is never copied whole. Raises AudioError for any other array."""
 
-    n_channels = 1
-
-    def __init__(self, samples: NDArray[Any], *, rate_hz: int) -> None:
+    def __init__(self, samples: NDArray[Any]) -> None:
         if samples.ndim != 1 or samples.dtype.name not in _ARRAY_TYPES:
             raise AudioError(
-                f"array: shape {samples.shape} of {samples.dtype}; expected mono [n_samples] at {rate_hz} Hz,"
+                f"array: shape {samples.shape} of {samples.dtype}; expected mono [n_samples] at {SAMPLE_RATE} Hz,"
                 " float in [-1, 1] or int16"
             )
-        self.is_float = samples.dtype.kind == "f"
-        self.n_frames: int | None = len(samples)
-        self.rate_hz = rate_hz
+        self.duration_s: float | None = len(samples) / SAMPLE_RATE
         self._samples = samples
-        self._at = 0
 
-    def read(self, n_frames: int) -> NDArray[np.float32]:
-        with np.errstate(over="ignore", invalid="ignore"):
-            block = self._samples[self._at : self._at + n_frames].astype(np.float32)
-        self._at += len(block)
-        return (block if self.is_float else block * np.float32(1 / 32768))[:, None]
+    def blocks(self, n_frames: int) -> Iterator[Block]:
+        dtype = np.float32 if self._samples.dtype.kind == "f" else np.int16
+        for at in range(0, len(self._samples), n_frames):
+            with np.errstate(over="ignore", invalid="ignore"):
+                block = self._samples[at : at + n_frames].astype(dtype)
+            yield Block(block[:, None], SAMPLE_RATE, "mono")
 
     def close(self) -> None:
         self._samples = self._samples[:0]
@@ -116,29 +114,12 @@ def take(waiting: list[NDArray[np.float32]], n_samples: int) -> NDArray[np.float
     return np.concatenate(out) if out else np.zeros(0, np.float32)
 
 
-# At which byte, and with what.
-_SIGNATURES = (
-    (0, (b"fLaC", b"OggS", b"ID3", b".snd", b"caff", b"#!AMR", b"\x1aE\xdf\xa3", b"riff")),
-    (0, (b"\xff\xf1", b"\xff\xf9", b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", b"FLV\x01", b"wvPk", b"MAC ", b".RMF")),
-    (4, (b"ftyp",)),
-    (8, (b"WAVE", b"AIFF", b"AIFC", b"AVI ")),
-)
-
-
-def _begins_as_media(head: bytes) -> bool:
-    """Whether a file of sound or video begins with these 16 bytes, whatever it is called."""
-    return any(head.startswith(signatures, at) for at, signatures in _SIGNATURES)
-
-
 class _BlockReader(Protocol):
-    """Frames at the source's own rate and channels; see wav.PcmReader."""
+    """Frames as the source has them; `duration_s` is what it says of its length."""
 
-    n_channels: int
-    rate_hz: int
-    n_frames: int | None
-    is_float: bool
+    duration_s: float | None
 
-    def read(self, n_frames: int) -> NDArray[np.float32]: ...
+    def blocks(self, n_frames: int) -> Iterator[Block]: ...
     def close(self) -> None: ...
 
 
@@ -162,21 +143,21 @@ class AudioStream:
         reopen: Callable[[], AudioStream] | None = None,
     ) -> None:
         self.name = name
-        self._n_channels = n_channels
+        self._rate_hz, self._n_channels = rate_hz, n_channels
         self._reopen = reopen
-        self.duration_s: float | None = None if reader.n_frames is None else reader.n_frames / reader.rate_hz
-        self._reader = reader
-        self._block_frames = block_frames
+        self.duration_s: float | None = reader.duration_s
+        self._is_coded = isinstance(reader, MediaReader)
+        self._blocks = reader.blocks(block_frames)
         self._resources = contextlib.ExitStack() if resources is None else resources
         self._resources.callback(reader.close)
         self._max_duration_s = max_duration_s
-        self._n_frames_max = max_duration_s * reader.rate_hz
-        self._check_length(reader.n_frames or 0)
-        self._n_frames_read = 0
-        self._has_warned = self._is_repeat = self._is_ended = False
-        self._resampler: Any = None
-        if reader.rate_hz != rate_hz:
-            self._resampler = _new_resampler(reader.rate_hz, rate_hz, n_channels, name)
+        self._check_length(reader.duration_s or 0.0)
+        self._read_s = 0.0
+        self._is_repeat = self._is_ended = False
+        self._warned: set[str] = set()
+        self._scale: float | None = None
+        self._channel: int | None = None  # the one that is taken of two that cancel each other
+        self._resampler = Resampler(rate_hz, n_channels)
         self._ready: list[NDArray[np.float32]] = []
         # The first block is decoded now, so that a source that cannot be read fails where it is opened.
         while not self._ready and not self._is_ended:
@@ -194,7 +175,7 @@ class AudioStream:
     @property
     def read_s(self) -> float:
         """Seconds of the source decoded so far."""
-        return self._n_frames_read / self._reader.rate_hz
+        return self._read_s
 
     @property
     def is_ended(self) -> bool:
@@ -231,40 +212,66 @@ class AudioStream:
         self.close()
 
     def _fetch(self) -> int:
-        """Decode one block into `_ready`; how many 16 kHz samples came."""
+        """Decode one block into `_ready`; how many samples came."""
         with silently() if self._is_repeat else contextlib.nullcontext():
-            block = self._reader.read(self._block_frames)
-        self._is_ended = len(block) < self._block_frames
-        self._n_frames_read += len(block)
-        self._check_length(self._n_frames_read)
-        if self._reader.is_float:
-            block = self._clean(block)
-        mixed = _mono(block) if self._n_channels == 1 else block[:, [0, min(1, block.shape[1] - 1)]]
-        if self._resampler is not None:
-            mixed = self._resampler.resample_chunk(mixed, last=self._is_ended)
-        if len(mixed):
-            self._ready.append(mixed)
-        return len(mixed)
+            block = next(self._blocks, None)
+            if block is None:
+                self._is_ended = True
+                samples = self._resampler.finish()
+            else:
+                self._read_s += len(block.samples) / block.rate_hz
+                self._check_length(self._read_s)
+                samples = self._converted(block)
+        if len(samples):
+            self._ready.append(samples)
+        return len(samples)
 
-    def _check_length(self, n_frames: int) -> None:
-        if n_frames > self._n_frames_max:
+    def _check_length(self, duration_s: float) -> None:
+        if duration_s > self._max_duration_s:
             raise AudioError(f"{self.name}: longer than {self._max_duration_s / 3600:g} h; cut it into parts")
 
-    def _clean(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        finite = np.isfinite(block)
+    def _converted(self, block: Block) -> NDArray[np.float32]:
+        """The block at the wanted rate and channels."""
+        is_float = block.samples.dtype.kind == "f"
+        if is_float:
+            block = block._replace(samples=self._clean(block.samples))
+        if self._n_channels == 1 and block.samples.shape[1] == 2:
+            block = self._without_cancelling(block)
+        n_channels = block.samples.shape[1]
+        if n_channels == 1 and block.rate_hz == self._rate_hz and not (is_float and self._is_coded):
+            samples = np.clip(to_float(block.samples), np.float32(-1), np.float32(1))
+            return samples[:, 0] if self._n_channels == 1 else samples[:, [0, 0]]
+        if n_channels < self._n_channels:
+            block = Block(block.samples[:, [0, 0]], block.rate_hz, "stereo")
+        return self._resampler.resample(block)
+
+    def _clean(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """Floats without NaN and infinity, on the scale of 1."""
+        finite = np.isfinite(samples)
         if not finite.all():
-            if not (self._has_warned or self._is_repeat):
-                warn(_log, "%s: holds samples that are NaN or infinite; they are read as silence", self.name)
-            self._has_warned = True
-            block = np.where(finite, block, np.float32(0))
-        return np.clip(block, np.float32(-1), np.float32(1))
+            self._warn_once("holds samples that are NaN or infinite; they are read as silence")
+            samples = np.where(finite, samples, samples.dtype.type(0))
+        peak = float(np.abs(samples).max(initial=0))
+        if self._scale is None and (peak > _FLOAT_PEAK_MAX or (peak > 1 and (samples == np.rint(samples)).all())):
+            self._scale = 1 / 32768
+            self._warn_once("its float samples are on the scale of 16-bit integers; they are divided by 32768")
+        return samples if self._scale is None else samples * samples.dtype.type(self._scale)
 
+    def _without_cancelling(self, block: Block) -> Block:
+        """The louder of two channels where their mean would be next to nothing, here and in what follows."""
+        if self._channel is None:
+            samples = to_float(block.samples)
+            powers = np.square(samples).mean(axis=0)
+            if powers.max() > _AUDIBLE_POWER and np.square(samples.mean(axis=1)).mean() < _CANCELLED * powers.max():
+                self._channel = int(powers.argmax())
+                side = ("left", "right")[self._channel]
+                self._warn_once(f"its two channels cancel each other (antiphase); the {side} one is taken")
+        return block if self._channel is None else Block(block.samples[:, [self._channel]], block.rate_hz, "mono")
 
-def _mono(block: NDArray[np.float32]) -> NDArray[np.float32]:
-    mono = block[:, 0].copy()
-    for channel in range(1, block.shape[1]):
-        mono += block[:, channel]
-    return mono if block.shape[1] == 1 else mono / np.float32(block.shape[1])
+    def _warn_once(self, what: str) -> None:
+        if what not in self._warned:
+            warn(_log, "%s: %s", self.name, what)
+        self._warned.add(what)
 
 
 def open_audio(
@@ -295,7 +302,7 @@ def open_audio(
         if isinstance(source, np.ndarray):
             if raw is not None:
                 raise UsageError("a raw format is for files and pipes; an array already holds samples")
-            name, reader = "array", _ArrayReader(source, rate_hz=SAMPLE_RATE)
+            name, reader = "array", _ArrayReader(source)
         elif isinstance(source, (str, os.PathLike)) and os.fspath(source) != STDIN:
             path = os.fspath(source)
             name = name or path
@@ -329,10 +336,7 @@ def _open_path(path: str, name: str, raw: RawFormat | None, resources: contextli
         raise AudioError(f"{name}: cannot be opened: {getattr(error, 'strerror', None) or error}") from None
     is_regular = stat.S_ISREG(status.st_mode)
     source = ByteReader(file, name, remaining=status.st_size if is_regular else None)
-    reader = _open_bytes(source, path if is_regular else None, raw, resources)
-    if not isinstance(reader, PcmReader):
-        file.close()  # the decoder has opened the path itself
-    return reader
+    return _open_bytes(source, path if is_regular else None, raw, resources)
 
 
 def _open_bytes(
@@ -344,25 +348,15 @@ def _open_bytes(
     if not head:
         raise AudioError(f"{source.name}: is empty")
     if raw is not None:
-        return PcmReader(source, encoding=raw.encoding, n_channels=raw.n_channels, rate_hz=raw.rate_hz)
-    kind = sniff(head)
-    if kind == "pcm":
-        return open_wav(source)
-    is_file = path is not None
-    if path is None:
-        path = _spool(source, resources)
-    # libsndfile's decoders of the rarer WAV codecs have a record of overflows (ADPCM); those go to a process of their
-    # own.
-    reader = None if kind == "codec" else open_sndfile(path, source.name)
+        return PcmReader(source, raw)
+    if sniff(head) == "pcm":
+        return WavReader(source)
     try:
-        if reader is None and kind is None and shutil.which("ffmpeg") is None and not _begins_as_media(head):
-            raise AudioError(
-                f"{source.name}: this is no audio: it begins as no sound or video file does; what is rarer needs an "
-                "ffmpeg on PATH"
-            )
-        return reader or FfmpegReader(path, source.name)
+        file = open(path or _spool(source, resources), "rb")
+        resources.callback(weakref.finalize(resources, file.close))
+        return MediaReader(file, source.name)
     except AudioError as error:
-        if is_file:
+        if path is not None:
             raise
         raise AudioError(
             f"{error}; if these are samples without a header, say how they lie: --raw s16le:16000"
@@ -426,14 +420,6 @@ def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:
         reason = "no space left" if error.errno == errno.ENOSPC else error.strerror
         raise ResourceError(f"{source.name}: the temporary copy in {tempfile.gettempdir()} failed: {reason}") from error
     return str(path)
-
-
-def _new_resampler(from_hz: int, to_hz: int, n_channels: int, name: str) -> Any:
-    try:
-        import soxr
-    except (ImportError, OSError) as error:
-        raise AudioError(f"{name}: {from_hz} Hz must be resampled by soxr: pip install soxr ({error})") from error
-    return soxr.ResampleStream(from_hz, to_hz, n_channels, dtype="float32", quality="HQ")
 
 
 class HeldAudio:
@@ -560,4 +546,4 @@ def _is_audio(path: Path) -> bool:
             head = file.read(_MAGIC_BYTES)
     except OSError:
         return False
-    return _begins_as_media(head)
+    return begins_as_media(head)

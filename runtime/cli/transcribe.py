@@ -169,7 +169,7 @@ _ACCEPTED = (
 def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     """Turn speech into text: print it, or write files for each FILE with -o.
 
-    FILE is any audio that libsndfile or an ffmpeg on PATH can read, a folder of such files, or - for standard input.
+    FILE is any audio or video with sound, a folder of such files, or - for standard input.
     Decoding is greedy by default, where drafts save most. Drafts change neither greedy nor beam-search results. Option
     names and values of openai-whisper are accepted too (--output_format, --word_timestamps True).
 

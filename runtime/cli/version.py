@@ -23,7 +23,7 @@ _EXTRAS = {
     "train": "torch",
     "optimum": "optimum-onnx",
 }
-_NEEDED = ("numpy", "onnxruntime", "click", "soundfile", "soxr")
+_NEEDED = ("numpy", "onnxruntime", "click", "av")
 
 
 def installation() -> dict[str, Any]:

@@ -25,7 +25,7 @@ from specedge.maps import ngram_cache, tmap_format, token_map  # noqa: E402
 from specedge.maps.build import BuildOptions  # noqa: E402
 from specedge.maps.ngram_cache import UserCache  # noqa: E402
 from specedge.maps.token_map import TokenMap  # noqa: E402
-from specedge.runtime.audio.wav import ByteReader, open_wav, sniff  # noqa: E402
+from specedge.runtime.audio.wav import ByteReader, WavReader, sniff, to_float  # noqa: E402
 from specedge.runtime.bundle.manifest import Manifest  # noqa: E402
 from specedge.runtime.text import tokenizer as tokenizer_module  # noqa: E402
 from specedge.runtime.text.tokenizer import Tokenizer, pack_table, unpack_table  # noqa: E402
@@ -101,9 +101,9 @@ class Wav(Target):
         n_taken = 0
         for remaining in (len(data), None):
             try:
-                pcm = open_wav(ByteReader(io.BytesIO(data), "x.wav", remaining=remaining))
                 n_bytes = 0
-                while (block := pcm.read(1000)).size:
+                for found in WavReader(ByteReader(io.BytesIO(data), "x.wav", remaining=remaining)).blocks(1000):
+                    block = to_float(found.samples)
                     n_bytes += block.nbytes
                     require(block.dtype == "float32" and block.ndim == 2, block.dtype)
                     require(n_bytes <= 8 * len(data), f"{n_bytes} bytes of samples out of {len(data)}")

@@ -61,7 +61,7 @@ class Import:
 
 
 _EXPORT = frozenset({"numpy", "onnx", "safetensors", "huggingface_hub"})
-_TRAIN = frozenset({"torch", "transformers", "soundfile", "soxr", "click"})
+_TRAIN = frozenset({"torch", "transformers", "av", "soxr", "click"})
 _NUMPY = frozenset({"numpy"})
 
 # The first rule that matches is the one that holds.
@@ -72,7 +72,6 @@ RULES = (
     Rule(
         pattern="serve/*",
         libraries=_NUMPY | {"starlette", "uvicorn", "python_multipart"},
-        lazy=frozenset({"soxr"}),
     ),
     Rule(
         pattern="fleet/*",
@@ -84,15 +83,13 @@ RULES = (
     Rule(pattern="models/*"),
     Rule(pattern="export/training/*", libraries=_EXPORT | _TRAIN),
     Rule(pattern="export/*", libraries=_EXPORT, lazy=frozenset({"torch"})),
-    Rule(pattern="runtime/cli/*", libraries=frozenset({"click"}), lazy=frozenset({"numpy", "soundfile", "soxr"})),
+    Rule(pattern="runtime/cli/*", libraries=frozenset({"click"}), lazy=frozenset({"numpy"})),
     Rule(pattern="runtime/audio/microphone.py", libraries=_NUMPY, lazy=frozenset({"sounddevice"})),
     Rule(pattern="runtime/engine/session.py", libraries=_NUMPY | {"onnxruntime"}),
     Rule(pattern="runtime/engine/execution_providers.py", libraries=_NUMPY | {"onnxruntime"}),
     Rule(pattern="runtime/engine/openvino_encoder.py", libraries=_NUMPY, lazy=frozenset({"openvino"})),
     Rule(pattern="runtime/device.py", lazy=frozenset({"onnxruntime"})),
-    Rule(pattern="runtime/audio/audio.py", libraries=_NUMPY, lazy=frozenset({"soxr"})),
-    Rule(pattern="runtime/pipeline.py", libraries=_NUMPY, lazy=frozenset({"soxr"})),
-    Rule(pattern="runtime/audio/codecs.py", libraries=_NUMPY, lazy=frozenset({"soundfile"})),
+    Rule(pattern="runtime/audio/media.py", libraries=_NUMPY, lazy=frozenset({"av"})),
     Rule(pattern="runtime/*", libraries=_NUMPY),
     Rule(pattern="maps/*", libraries=_NUMPY),
 )

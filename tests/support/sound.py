@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
-import shutil
-import subprocess
-from pathlib import Path
+import tempfile
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import soundfile
@@ -19,7 +17,6 @@ from specedge.runtime.audio.audio import SAMPLE_RATE, AudioStream, open_audio
 
 NOISE = np.random.default_rng(0).uniform(-0.5, 0.5, 60_000).astype(np.float32)
 
-needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg on PATH")
 posix_only = pytest.mark.skipif(os.name != "posix", reason="named pipes and file modes are POSIX")
 
 
@@ -43,19 +40,17 @@ def wav_bytes(samples: NDArray[np.float32], rate_hz: int = SAMPLE_RATE, subtype:
     return file.getvalue()
 
 
-def run_ffmpeg(*arguments: str) -> None:
-    subprocess.run(["ffmpeg", "-nostdin", "-v", "error", "-y", *arguments], check=True, timeout=60)
-
-
-def children() -> list[str]:
-    """Processes that this one has not reaped."""
-    if not Path("/proc/self/task").is_dir():
-        return []
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
-            found += (task / "children").read_text().split()
-    return found
+def encoded(samples: NDArray[np.float32], rate_hz: int, codec: str, container: str, **options: str) -> bytes:
+    """Samples [n, n_channels] as a file of this codec and container, by FFmpeg's names."""
+    layout = "mono" if samples.shape[1] == 1 else "stereo"
+    with tempfile.NamedTemporaryFile() as file, av.open(file.name, "w", format=container, options=options) as out:
+        stream = out.add_stream(codec, rate=rate_hz, layout=layout)
+        packed = np.ascontiguousarray(np.round(samples * 32767).astype(np.int16)).reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(packed, format="s16", layout=layout)
+        frame.sample_rate = rate_hz
+        out.mux([*stream.encode(frame), *stream.encode(None)])
+        out.close()
+        return file.read()
 
 
 class Pipe(io.RawIOBase):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
-from specedge.runtime.audio.wav import ByteReader, PcmReader, RawFormat, decode_samples, open_wav, sniff
+from specedge.runtime.audio.wav import Block, ByteReader, RawFormat, WavReader, decode_samples, sniff, to_float
 from specedge.runtime.console import LOSS
 
 SUBFORMAT_TAIL = bytes.fromhex("000000001000800000aa00389b71")
@@ -44,16 +44,14 @@ def riff(*chunks: bytes, magic: bytes = b"RIFF", size: int | None = None) -> byt
     return struct.pack("<4sI", magic, len(body) if size is None else size) + body
 
 
-def reader(data: bytes, *, seekable: bool = True) -> PcmReader:
-    return open_wav(ByteReader(io.BytesIO(data), "x.wav", remaining=len(data) if seekable else None))
+def reader(data: bytes, *, seekable: bool = True) -> WavReader:
+    return WavReader(ByteReader(io.BytesIO(data), "x.wav", remaining=len(data) if seekable else None))
 
 
 def read_all(data: bytes, *, seekable: bool = True) -> NDArray[np.float32]:
-    pcm = reader(data, seekable=seekable)
-    blocks = [pcm.read(1000)]
-    while len(blocks[-1]) == 1000:
-        blocks.append(pcm.read(1000))
-    return np.concatenate(blocks)
+    blocks: list[Block] = list(reader(data, seekable=seekable).blocks(1000))
+    assert all(len(block.samples) == 1000 for block in blocks[:-1])
+    return np.concatenate([to_float(block.samples) for block in blocks] or [np.zeros((0, 1), np.float32)])
 
 
 SAMPLES = struct.pack("<4h", 0, 1, -32768, 32767)
@@ -74,8 +72,7 @@ def test_samples_are_soundfiles(container: str, endian: str, subtype: str, n_cha
     file = io.BytesIO()
     soundfile.write(file, samples, 22050, format=container, endian=endian, subtype=subtype)
     expected, rate_hz = soundfile.read(io.BytesIO(file.getvalue()), dtype="float32", always_2d=True)
-    pcm = reader(file.getvalue(), seekable=seekable)
-    assert (pcm.rate_hz, pcm.n_channels, pcm.n_frames) == (rate_hz, n_channels, 2345)
+    assert reader(file.getvalue(), seekable=seekable).duration_s == 2345 / rate_hz
     got = read_all(file.getvalue(), seekable=seekable)
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, expected)
@@ -86,9 +83,8 @@ def test_big_endian_is_little_endian_reversed(encoding: str) -> None:
     n_bytes = int(encoding[1:]) // 8
     raw = np.random.default_rng(0).integers(0, 256, 100 * n_bytes).astype(np.uint8)
     swapped = raw.reshape(-1, n_bytes)[:, ::-1].tobytes()
-    np.testing.assert_array_equal(
-        decode_samples(raw.tobytes(), encoding + "le"), decode_samples(swapped, encoding + "be")
-    )
+    little, big = decode_samples(raw.tobytes(), encoding + "le"), decode_samples(swapped, encoding + "be")
+    np.testing.assert_array_equal(little, big)
 
 
 EXTENSIBLE = struct.pack("<HHIH", 22, 16, 0, 1) + SUBFORMAT_TAIL
@@ -138,6 +134,48 @@ def test_missing_samples_are_said_once(
     assert not is_said or "cut short: the last 0.1 s of the 0.1 s" in caplog.text
 
 
+@pytest.mark.parametrize("seekable", [True, False])
+@pytest.mark.parametrize("align", [0, 1, 4])
+def test_the_bits_decide_where_the_block_alignment_does_not_fit(align: int, seekable: bool) -> None:
+    """Issue 54: such files were refused."""
+    data = riff(fmt(align=align), chunk(b"data", SAMPLES))
+    np.testing.assert_array_equal(read_all(data, seekable=seekable), EXPECTED)
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+@pytest.mark.parametrize("shift", [0, 8], ids=["lower bytes", "upper bytes"])
+def test_24_bits_in_4_bytes_are_read(shift: int, seekable: bool) -> None:
+    """Issue 54: which bytes hold the sample is in no header."""
+    samples = np.random.default_rng(0).integers(-(1 << 23), 1 << 23, (500, 1), np.int32)
+    data = riff(fmt(bits=24, align=4), chunk(b"data", (samples << shift).astype("<i4").tobytes()))
+    np.testing.assert_array_equal(read_all(data, seekable=seekable), samples.astype(np.float32) / (1 << 23))
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+@pytest.mark.parametrize("between", [b"", chunk(b"LIST", b"tail")])
+def test_joined_files_are_read_one_after_the_other(
+    between: bytes, seekable: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Issue 54: `cat a.wav b.wav` lost the second without a word."""
+    odd = riff(fmt(bits=8), chunk(b"data", b"\x80\x00\xff"))
+    data = riff(fmt(), chunk(b"data", SAMPLES), between) + odd + riff(fmt(), chunk(b"data", SAMPLES))
+    expected = np.concatenate([EXPECTED, [[0], [-1], [127 / 128]], EXPECTED])
+    got = np.concatenate([to_float(block.samples) for block in reader(data, seekable=seekable).blocks(1000)])
+    np.testing.assert_array_equal(got, expected.astype(np.float32))
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+def test_bytes_behind_the_samples_are_said_to_be_left_out(seekable: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Issue 54: a recorder that died before it could mend its header."""
+    samples = np.arange(-8000, 8000, dtype="<i2")
+    data = riff(fmt(), chunk(b"data", samples.tobytes(), 16_000))
+    assert len(read_all(data, seekable=seekable)) == 8000
+    assert caplog.messages == [
+        "x.wav: its header ends the samples before the file does: 16000 bytes behind them, 0.5 s, are left out"
+    ]
+
+
 BAD = [
     ("is empty", b"", "not a RIFF"),
     ("4 bytes", b"RIFF", "not a RIFF"),
@@ -152,9 +190,7 @@ BAD = [
     ("65535 channels", riff(fmt(n_channels=65535, align=2), chunk(b"data", SAMPLES)), "65535 channels"),
     ("rate 0", riff(fmt(rate_hz=0), chunk(b"data", SAMPLES)), "0 Hz"),
     ("rate 4 GHz", riff(fmt(rate_hz=0xFFFFFFFF), chunk(b"data", SAMPLES)), "4294967295 Hz"),
-    ("block align 0", riff(fmt(align=0), chunk(b"data", SAMPLES)), "fit together"),
-    ("block align odd", riff(fmt(n_channels=2, align=3), chunk(b"data", SAMPLES)), "fit together"),
-    ("0 bits", riff(fmt(bits=0, align=2), chunk(b"data", SAMPLES)), "fit together"),
+    ("0 bits", riff(fmt(bits=0, align=2), chunk(b"data", SAMPLES)), "0 bits"),
     ("40 bits", riff(fmt(bits=40), chunk(b"data", SAMPLES)), "40 bits"),
     ("float of 16 bits", riff(fmt(tag=3), chunk(b"data", SAMPLES)), "16 bits"),
     ("ADPCM", riff(fmt(tag=0x11, bits=4, align=256), chunk(b"data", SAMPLES)), "codec 0x0011"),
@@ -194,8 +230,8 @@ def test_a_tiny_file_that_claims_4_gib_allocates_nothing_of_it(tmp_path: Path) -
 
 def test_a_large_chunk_before_the_samples_is_stepped_over_without_reading_it() -> None:
     head = riff(chunk(b"JUNK", b"", 1 << 30))
-    with pytest.raises(AudioError, match="before the samples"):
-        open_wav(ByteReader(_Endless(head), "pipe"))
+    with pytest.raises(AudioError, match="ends before any samples"):
+        WavReader(ByteReader(_Endless(head), "pipe"))
 
 
 class _Endless:
@@ -219,8 +255,8 @@ def _never_anything_but_audio_error(data: bytes) -> None:
     for seekable in (True, False):
         try:
             samples = read_all(data, seekable=seekable)
-        except AudioError as error:
-            assert "\n" not in str(error)
+        except (AudioError, ValueError) as error:  # joined files may differ in their channels
+            assert "\n" not in str(error) and ("array dimensions" in str(error) or isinstance(error, AudioError))
         else:
             assert samples.nbytes <= 8 * len(data)
 
@@ -268,8 +304,7 @@ def test_every_single_byte_change_of_the_header() -> None:
         (riff(fmt()), "pcm"),
         (riff(fmt(tag=3, bits=32)), "pcm"),
         (riff(fmt(tag=0xFFFE, extra=EXTENSIBLE)), "pcm"),
-        (riff(fmt(tag=7, bits=8)), "law"),
-        (riff(fmt(tag=6, bits=8)), "law"),
+        (riff(fmt(tag=7, bits=8)), "codec"),
         (riff(fmt(tag=0x11, bits=4, align=256)), "codec"),
         (b"fLaC" + bytes(40), None),
         (b"RIFF\0\0\0\0AVI LIST", None),
@@ -299,5 +334,5 @@ def test_peeked_bytes_are_read_again() -> None:
     source = ByteReader(io.BytesIO(b"0123456789"), "x", remaining=10)
     assert source.peek(4) == b"0123" and source.remaining == 10
     assert source.read(2) == b"01"
-    assert source.skip(5) and source.read(9) == b"789"
-    assert not source.skip(1)
+    assert source.skip(5) == 5 and source.read(9) == b"789"
+    assert source.skip(1) == 0

@@ -1,0 +1,226 @@
+"""Containers and codecs through PyAV, which carries FFmpeg's libraries with it, and FFmpeg's resampler.
+
+The samples are those of faster-whisper's `decode_audio`: packets that cannot be decoded are left out, and the resampler
+gives 16-bit integers. A file is opened by what it holds, never by its name, and only by demuxers that hold samples
+themselves: playlists (HLS, concat, DASH) can name other files of the machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.errors import AudioError
+
+from ..console import lost, lost_seconds
+from .wav import Block, check_layout
+
+if TYPE_CHECKING:
+    import av
+
+__all__ = ["MediaReader", "Resampler", "begins_as_media", "resampled"]
+
+_log = logging.getLogger(__name__)
+_DEMUXERS = (
+    "aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,au,avi,caf,dsf,dts,dtshd,eac3,flac,flv,gsm,matroska,mlp,mov,mp3,mpc,mpc8,mpeg,mpegts,"
+    "mxf,nistsphere,nut,ogg,oma,rm,shn,sox,spdif,tak,truehd,tta,voc,w64,wav,wtv,wv,xwma"
+)
+_OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "none"}
+# Formats whose length FFmpeg guesses from the bit rate, MP3 unless a first frame of no sound counts the others.
+_GUESSED = frozenset({"aac", "ac3", "eac3", "amr", "amrnb", "amrwb", "dts", "dtshd", "gsm", "mpeg", "mpegts", "truehd"})
+_COUNT_TAGS = (b"Xing", b"Info", b"VBRI")
+_COUNT_WITHIN_BYTES = 4096
+_OGG_PAGE_BYTES_MAX = 27 + 255 + 255 * 255
+_FAILURES_MAX = 10_000  # of packets in a row: there is no sound any more
+# Sound that ends before its file's duration by more than these has lost its end.
+_MISSING_S, _MISSING_SHARE = 0.15, 0.001
+_FORMATS = {"u1": "u8", "i2": "s16", "i4": "s32", "f4": "flt", "f8": "dbl"}
+# At which byte, and with what.
+_SIGNATURES = (
+    (0, (b"fLaC", b"OggS", b"ID3", b".snd", b"caff", b"#!AMR", b"\x1aE\xdf\xa3", b"riff")),
+    (0, (b"\xff\xf1", b"\xff\xf9", b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", b"FLV\x01", b"wvPk", b"MAC ", b".RMF")),
+    (4, (b"ftyp",)),
+    (8, (b"WAVE", b"AIFF", b"AIFC", b"AVI ")),
+)
+
+
+def begins_as_media(head: bytes) -> bool:
+    """Whether a file of sound or video begins with these 16 bytes, whatever it is called."""
+    return any(head.startswith(signatures, at) for at, signatures in _SIGNATURES)
+
+
+class MediaReader:
+    """Blocks of the first sound track of a seekable file, which stays the caller's to close.
+
+    `name`: what messages call the file. `duration_s`: what it says, or a guess by its bit rate; None if neither.
+    Raises AudioError, with FFmpeg's reason, for what cannot be decoded.
+    """
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        import av
+
+        self._name = name
+        head = file.read(16)
+        self._is_counted = _is_counted(file)
+        self._reason = "it ends inside a page" if head[:4] == b"OggS" and _ends_inside_a_page(file) else ""
+        file.seek(0)
+        try:
+            self._container = av.open(file, "r", metadata_errors="ignore", options=_OPTIONS)
+        except (av.FFmpegError, OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            if begins_as_media(head):
+                raise AudioError(f"{name}: not audio that can be decoded: {reason}") from None
+            raise AudioError(f"{name}: this is no audio: FFmpeg knows no sound or video file like it") from None
+        if not self._container.streams.audio:
+            self._container.close()
+            raise AudioError(f"{name}: has no sound track")
+        self._stream = self._container.streams.audio[0]
+        self._stated_s = self._said()
+        self.duration_s = self._stated_s
+        if self.duration_s is None and self._container.duration is not None:
+            self.duration_s = self._container.duration / av.time_base
+
+    def blocks(self, n_frames: int) -> Iterator[Block]:
+        """All that can be decoded, in blocks of about `n_frames`. What is missing is said once, at its end."""
+        n_decoded, waiting = 0.0, list[Block]()
+        for block in self._decoded():
+            check_layout(self._name, block.samples.shape[1], block.rate_hz)
+            n_decoded += len(block.samples) / block.rate_hz
+            if waiting and not _are_alike(waiting[-1], block):
+                yield _joined(waiting)
+                waiting = []
+            waiting.append(block)
+            if sum(len(one.samples) for one in waiting) >= n_frames:
+                yield _joined(waiting)
+                waiting = []
+        if waiting:
+            yield _joined(waiting)
+        self._tell_loss(n_decoded)
+
+    def close(self) -> None:
+        """Close what reads the file; a second call does nothing."""
+        self._container.close()
+
+    def _decoded(self) -> Iterator[Block]:
+        """The frames; packets that cannot be decoded are left out."""
+        import av
+
+        packets = self._container.demux(self._stream)
+        n_failures = 0
+        while n_failures < _FAILURES_MAX:
+            try:
+                packet = next(packets)
+                frames = packet.decode()
+            except (StopIteration, av.error.EOFError):
+                return
+            except (av.FFmpegError, OSError) as error:
+                n_failures += 1
+                self._reason = self._reason or error.strerror or str(error)
+                packets = self._container.demux(self._stream)  # the old one has ended with its error
+                continue
+            n_failures = 0
+            for frame in frames:
+                samples = frame.to_ndarray()
+                samples = samples.T if frame.format.is_planar else samples.reshape(-1, frame.layout.nb_channels)
+                yield Block(samples, frame.sample_rate, frame.layout.name)
+
+    def _said(self) -> float | None:
+        """Seconds of sound by the file's own word; None where it has none, or its picture may be meant."""
+        stream, container = self._stream, self._container
+        name = container.format.name
+        if name in _GUESSED or (name == "mp3" and not self._is_counted):
+            return None
+        if stream.duration is not None and stream.time_base is not None:
+            return float(stream.duration * stream.time_base)
+        others = [one for one in container.streams if one is not stream and one.type != "attachment"]
+        return None if others or container.duration is None else container.duration / 1_000_000
+
+    def _tell_loss(self, decoded_s: float) -> None:
+        stated_s = self._stated_s
+        if stated_s is not None and stated_s - decoded_s > max(_MISSING_S, _MISSING_SHARE * stated_s):
+            lost_seconds(_log, self._name, "cut short or damaged:", stated_s - decoded_s, stated_s)
+        elif self._reason:
+            message = "%s: cut short or damaged (%s); reading what is there"
+            lost(_log, message, self._name, self._reason)
+
+
+def _is_counted(file: BinaryIO) -> bool:
+    """Whether the first frame of MP3 behind its tags says how long it is."""
+    file.seek(0)
+    tag = file.read(10)
+    at = 0
+    if tag[:3] == b"ID3" and len(tag) == 10:
+        at = 10 + sum((byte & 0x7F) << shift for byte, shift in zip(tag[6:], (21, 14, 7, 0), strict=True))
+    file.seek(at)
+    head = file.read(_COUNT_WITHIN_BYTES)
+    return any(tag in head for tag in _COUNT_TAGS)
+
+
+def _ends_inside_a_page(file: BinaryIO) -> bool:
+    """Whether the last page of an Ogg file (RFC 3533) is longer than what there is of it."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _OGG_PAGE_BYTES_MAX))
+    tail = file.read()
+    page = tail[max(tail.rfind(b"OggS\0"), 0) :]
+    return len(page) < 27 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]])
+
+
+def _are_alike(one: Block, other: Block) -> bool:
+    is_same_kind = one.samples.dtype == other.samples.dtype
+    return is_same_kind and one.rate_hz == other.rate_hz and one.layout == other.layout
+
+
+def _joined(blocks: list[Block]) -> Block:
+    return blocks[0]._replace(samples=np.concatenate([block.samples for block in blocks]))
+
+
+class Resampler:
+    """FFmpeg's, from blocks of any layout to float32 of 16-bit samples at `rate_hz`, as faster-whisper has them.
+
+    n_channels: 1 [n_samples], 2 [n_samples, 2].
+    """
+
+    def __init__(self, rate_hz: int, n_channels: int) -> None:
+        self._rate_hz, self._n_channels = rate_hz, n_channels
+        self._source: tuple[Any, ...] | None = None
+        self._resampler: av.AudioResampler | None = None
+
+    def resample(self, block: Block) -> NDArray[np.float32]:
+        """What is ready once `block` is taken."""
+        import av
+
+        source = (block.samples.dtype, block.rate_hz, block.layout)
+        done = []
+        if source != self._source:
+            done.append(self.finish())
+            layout = "mono" if self._n_channels == 1 else "stereo"
+            self._source, self._resampler = source, av.AudioResampler(format="s16", layout=layout, rate=self._rate_hz)
+        assert self._resampler is not None
+        packed = np.ascontiguousarray(block.samples).reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(packed, format=_FORMATS[packed.dtype.str[1:]], layout=block.layout)
+        frame.sample_rate = block.rate_hz
+        frame.pts = None
+        return np.concatenate([*done, *map(self._floats, self._resampler.resample(frame))])
+
+    def finish(self) -> NDArray[np.float32]:
+        """What is left when no block follows."""
+        frames = [] if self._resampler is None else self._resampler.resample(None)
+        self._source = self._resampler = None
+        shape = (0,) if self._n_channels == 1 else (0, 2)
+        return np.concatenate([np.zeros(shape, np.float32), *map(self._floats, frames)])
+
+    def _floats(self, frame: av.AudioFrame) -> NDArray[np.float32]:
+        samples = frame.to_ndarray().reshape(-1)
+        floats: NDArray[np.float32] = samples.astype(np.float32) * np.float32(1 / 32768)
+        return floats if self._n_channels == 1 else floats.reshape(-1, 2)
+
+
+def resampled(samples: NDArray[np.float32] | NDArray[np.int16], from_hz: int, to_hz: int) -> NDArray[np.float32]:
+    """Mono samples [n_samples] at another rate."""
+    resampler = Resampler(to_hz, 1)
+    return np.concatenate([resampler.resample(Block(samples[:, None], from_hz, "mono")), resampler.finish()])
