@@ -21,7 +21,8 @@ from ..runtime.audio.vad import Piece
 from ..runtime.batched import MIN_SILENCE_MS, SILENCE, Chunk, Pieces, PieceTranscription, speech_pieces
 from ..runtime.longform.segments import Segment
 from ..runtime.longform.vad_filter import SpeechMap, restore_times
-from ..runtime.model import WhisperModel, asked_drafter, for_model, lend_drafter, vad_options
+from ..runtime.model import WhisperModel, for_model, lend_drafter, vad_options
+from ..runtime.options import drafter_named
 from .job import Job
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def decoded(model: WhisperModel, job: Job, speech: Speech, chunks: Iterator[Chun
     options = replace(for_model(job.options, model.bundle.manifest.tokens), language=speech.language)
     times = cast("SpeechAudio", _Times(speech.spans))
     pieces = Pieces(chunks, HeldAudio(open_audio(SILENCE)), None, times)
-    with lend_drafter(model, asked_drafter(job.drafter), options) as loan:
+    with lend_drafter(model, drafter_named(job.drafter), options) as loan:
         call = PieceTranscription(
             model.engine, model.bundle, pieces, options, batch_size=job.batch_size, drafter=loan.drafter
         )

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
 
-from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, HeldAudio, decode_audio, open_audio, open_held
+from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, HeldAudio, decode_audio, open_audio
 from .audio.vad import VadOptions
 from .bundle.bundle import Bundle
 from .bundle.manifest import HOP_SAMPLES, N_FFT
@@ -43,11 +43,13 @@ from .model import (
     for_model,
     lend_drafter,
     new_info,
+    opened,
     progress_bar,
     transcribe_options,
     vad_options,
 )
 from .options import TranscribeOptions
+from .output.report import source_names
 
 if TYPE_CHECKING:
     from .engine.engine import Engine
@@ -396,7 +398,7 @@ class BatchedInferencePipeline:
         self.model = model
 
     def transcribe(
-        self, audio: AudioSource, *arguments: Any, batch_size: int = BATCH_SIZE, **named: Any
+        self, audio: AudioSource | AudioStream, *arguments: Any, batch_size: int = BATCH_SIZE, **named: Any
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
         """As `WhisperModel.transcribe`, with its arguments; `initial_prompt` goes before every piece.
 
@@ -410,13 +412,13 @@ class BatchedInferencePipeline:
         given = bound.arguments
         max_s = self._longest_s(given.pop("chunk_length"), given.pop("batch_size"))
         about_drafter = {name: given.pop(name) for name in DRAFTER_ARGUMENTS}
-        asked = asked_drafter(given.pop("drafter"), **about_drafter)
+        asked = asked_drafter(about_drafter)
         clips, uses_vad, parameters, log_progress, on_progress = (
             given.pop(name)
             for name in ("clip_timestamps", "vad_filter", "vad_parameters", "log_progress", "on_progress")
         )
         del given["self"], given["audio"]
-        options = for_model(transcribe_options(clip_timestamps="0", **given), self.model.bundle.manifest.tokens)
+        options = for_model(transcribe_options(given), self.model.bundle.manifest.tokens)
         with contextlib.ExitStack() as stack:
             allow_inexact = about_drafter["allow_inexact"]
             loan = stack.enter_context(lend_drafter(self.model, asked, options, allow_inexact=allow_inexact))
@@ -425,20 +427,6 @@ class BatchedInferencePipeline:
             tell = progress_bar(stack, info.duration or None, name, on_progress) if log_progress else on_progress
             call = self._call(pieces, info, options, batch_size=batch_size, drafter=loan.drafter, on_progress=tell)
             return self.model.hand_over(call, stack.pop_all(), on_sound_end=loan.keep)
-
-    def begin(
-        self,
-        source: AudioStream,
-        options: TranscribeOptions,
-        *,
-        vad: Mapping[str, Any] | VadOptions | None = None,
-        batch_size: int = BATCH_SIZE,
-        drafter: Drafter | None = None,
-        on_progress: Callable[[float], None] | None = None,
-    ) -> TranscriptionRun:
-        """The transcription of a stream in pieces, as `WhisperModel.begin`; `vad` None is what `transcribe` uses."""
-        pieces, info = self._speech(source, self._longest_s(None, batch_size), vad)
-        return self._call(pieces, info, options, batch_size=batch_size, drafter=drafter, on_progress=on_progress)
 
     def _call(
         self,
@@ -451,6 +439,7 @@ class BatchedInferencePipeline:
         on_progress: Callable[[float], None] | None,
     ) -> TranscriptionRun:
         info.transcription_options = options = piece_options(options)
+        info.drafters = source_names(drafter)
         transcription = PieceTranscription(
             self.model.engine,
             self.model.bundle,
@@ -476,16 +465,15 @@ class BatchedInferencePipeline:
     def _pieces(
         self,
         stack: contextlib.ExitStack,
-        audio: AudioSource,
+        audio: AudioSource | AudioStream,
         max_s: float,
         clips: Sequence[Mapping[str, float]] | None,
         vad: Mapping[str, Any] | VadOptions | Literal[False] | None,
     ) -> tuple[Pieces, TranscriptionInfo]:
         """What to transcribe: the clips, else the speech, else (`vad` False) all of it in one piece."""
         if clips:
-            return _clipped(audio, clips)
-        source = open_held(audio)
-        stack.callback(source.close)
+            return _clipped(cast(AudioSource, audio), clips)
+        source = opened(stack, audio)
         if vad is not False:
             return self._speech(source, max_s, vad)
         max_samples = round(max_s * SAMPLE_RATE)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import UsageError
 
-from .audio.audio import SAMPLE_RATE, AudioStream, decode_audio, open_held
+from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, decode_audio, open_held
 from .audio.vad import VadOptions
 from .bundle.bundle import Bundle, choose_bundle
 from .bundle.dims import ChunkDims
@@ -49,6 +49,7 @@ from .options import (
     drafter_named,
 )
 from .output.formats import speculation_fields
+from .output.report import source_names
 from .text.special import TokenLayout, find_language
 from .text.speech_tokens import SpeechTokens
 
@@ -95,33 +96,21 @@ def load(
     return engine, bundle if encoder_provider == CPU else bundle.behind(engine.encoder_provider)
 
 
-def transcribe_options(
-    *,
-    temperature: float | Iterable[float],
-    initial_prompt: str | Iterable[int] | None,
-    suppress_tokens: Iterable[int] | None,
-    clip_timestamps: str | Iterable[float],
-    log_prob_threshold: float | None,
-    length_penalty: float | None,
-    logprob_threshold: float | None | EllipsisType = ...,
-    **others: Any,
-) -> TranscribeOptions:
+def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
     """The options that these arguments of `WhisperModel.transcribe` mean. Raises UsageError."""
-    if not isinstance(logprob_threshold, EllipsisType):
-        if log_prob_threshold not in (logprob_threshold, TranscribeOptions.log_prob_threshold):
+    named = dict(given)
+    other = named.pop("logprob_threshold", ...)
+    if other is not ...:
+        if named.get("log_prob_threshold") not in (other, TranscribeOptions.log_prob_threshold):
             raise UsageError("log_prob_threshold and logprob_threshold are one option: give one of them")
-        log_prob_threshold = logprob_threshold
+        named["log_prob_threshold"] = other
+    if named.get("length_penalty") == 1:  # faster-whisper's way to say what openai-whisper does without a penalty
+        named["length_penalty"] = None
     try:
-        return TranscribeOptions(
-            temperature=_floats(temperature),
-            initial_prompt=initial_prompt if initial_prompt is None else _prompt(initial_prompt),
-            suppress_tokens=None if suppress_tokens is None else tuple(map(int, suppress_tokens)),
-            clip_timestamps=_clips(clip_timestamps),
-            log_prob_threshold=log_prob_threshold,
-            # faster-whisper divides by length ** 1, which is what openai-whisper does without a penalty.
-            length_penalty=None if length_penalty == 1 else length_penalty,
-            **others,
-        )
+        for name, convert in _CONVERTED.items():
+            if named.get(name) is not None:
+                named[name] = convert(named[name])
+        return TranscribeOptions(**named)
     except UsageError:
         raise
     except (TypeError, ValueError) as error:
@@ -187,29 +176,37 @@ def _clips(value: str | Iterable[float]) -> tuple[float, ...]:
     return tuple(map(float, value)) or (0.0,)
 
 
-def asked_drafter(
-    drafter: str | Drafter | DrafterOptions | None,
-    token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-    **options: Any,
-) -> Drafter | DrafterOptions:
+_CONVERTED: Mapping[str, Callable[[Any], Any]] = {
+    "temperature": _floats,
+    "initial_prompt": _prompt,
+    "suppress_tokens": lambda ids: tuple(map(int, ids)),
+    "clip_timestamps": _clips,
+}
+
+
+def asked_drafter(given: Mapping[str, Any]) -> Drafter | DrafterOptions:
     """The drafter that these arguments of `WhisperModel.transcribe` mean. Raises UsageError."""
+    named = dict(given)
+    drafter, maps = named.pop("drafter", None), named.pop("token_map", None)
     if drafter is None or isinstance(drafter, str):
-        maps = () if token_map is None else (token_map,) if isinstance(token_map, (str, os.PathLike)) else token_map
-        return drafter_named(drafter, token_maps=tuple(map(Path, maps)), **options)
-    defaults = {field.name: field.default for field in fields(DrafterOptions)}
-    given = {"token_map": token_map, **options}
-    given.pop("allow_inexact", None)
-    for name, value in given.items():
-        if value != defaults.get(name):
+        maps = () if maps is None else (maps,) if isinstance(maps, (str, os.PathLike)) else maps
+        return drafter_named(drafter, token_maps=tuple(map(Path, maps)), **named)
+    named.pop("allow_inexact", None)
+    for name, value in {"token_map": maps, **named}.items():
+        if value != getattr(DrafterOptions, name, None):
             raise UsageError(f"{name}: goes with the name of a drafter, not with one that is already made")
-    return drafter
+    made: Drafter | DrafterOptions = drafter
+    return made
 
 
+OPTION_ARGUMENTS = (*(one.name for one in fields(TranscribeOptions)), "logprob_threshold")
+"""The arguments of `WhisperModel.transcribe` that `transcribe_options` takes."""
 DRAFTER_ARGUMENTS = (
+    "drafter",
     "token_map",
-    *(field.name for field in fields(DrafterOptions) if field.name not in ("name", "token_maps")),
+    *(one.name for one in fields(DrafterOptions) if one.name not in ("name", "token_maps")),
 )
-"""The arguments of `WhisperModel.transcribe` that `asked_drafter` takes."""
+"""Those that `asked_drafter` takes."""
 
 
 class WhisperModel:
@@ -277,7 +274,7 @@ class WhisperModel:
 
     def transcribe(
         self,
-        audio: str | os.PathLike[str] | BinaryIO | NDArray[Any],
+        audio: str | os.PathLike[str] | BinaryIO | NDArray[Any] | AudioStream,
         language: str | None = None,
         task: str = "transcribe",
         log_progress: bool = False,
@@ -334,73 +331,23 @@ class WhisperModel:
         logprob_threshold: float | None | EllipsisType = ...,
         on_progress: Callable[[float], None] | None = None,
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
-        """Transcribe `audio`: a path, "-", a binary file object, or samples float or int16 [n_samples] at 16 kHz.
+        """Transcribe `audio`: a path, "-", a binary file object, samples float or int16 [n_samples] at 16 kHz, or a
+        stream from `open_audio`, which stays the caller's.
 
         The arguments are faster-whisper's; behind `*` are specedge's own. They are described in `TranscribeOptions` and
         `DrafterOptions`; `token_map` is one file or several; `drafter` None is "auto", or "draft" where a draft
         model is given or is to learn. Returns the segments, which are decoded as they are read, and the info. Raises
         UsageError, AudioError, ExactnessError; reading ResourceError and Interrupted too.
         """
-        options = transcribe_options(
-            language=language,
-            task=task,
-            beam_size=beam_size,
-            best_of=best_of,
-            patience=patience,
-            length_penalty=length_penalty,
-            repetition_penalty=repetition_penalty,
-            no_repeat_ngram_size=no_repeat_ngram_size,
-            temperature=temperature,
-            compression_ratio_threshold=compression_ratio_threshold,
-            log_prob_threshold=log_prob_threshold,
-            no_speech_threshold=no_speech_threshold,
-            condition_on_previous_text=condition_on_previous_text,
-            prompt_reset_on_temperature=prompt_reset_on_temperature,
-            initial_prompt=initial_prompt,
-            prefix=prefix,
-            suppress_blank=suppress_blank,
-            suppress_tokens=suppress_tokens,
-            without_timestamps=without_timestamps,
-            max_initial_timestamp=max_initial_timestamp,
-            word_timestamps=word_timestamps,
-            prepend_punctuations=prepend_punctuations,
-            append_punctuations=append_punctuations,
-            multilingual=multilingual,
-            max_new_tokens=max_new_tokens,
-            clip_timestamps=clip_timestamps,
-            hallucination_silence_threshold=hallucination_silence_threshold,
-            hotwords=hotwords,
-            language_detection_threshold=language_detection_threshold,
-            language_detection_segments=language_detection_segments,
-            accept=accept,
-            rules=rules,
-            length_decay=length_decay,
-            seed=seed,
-            audio_context=audio_context,
-            window_end=window_end,
-            carry_initial_prompt=carry_initial_prompt,
-            draft_sources=draft_sources,
-            logprob_threshold=logprob_threshold,
-        )
-        asked = asked_drafter(
-            drafter,
-            token_map,
-            map_preset=map_preset,
-            draft_model=draft_model,
-            lookahead=lookahead,
-            translation=translation,
-            learn=learn,
-            learn_domain=learn_domain,
-            remember=remember,
-            allow_inexact=allow_inexact,
-        )
+        given = dict(locals())
+        options = transcribe_options({name: given[name] for name in OPTION_ARGUMENTS})
+        asked = asked_drafter({name: given[name] for name in DRAFTER_ARGUMENTS})
         self._check_chunk_length(chunk_length)
         options = for_model(options, self.bundle.manifest.tokens)
         vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
         with contextlib.ExitStack() as stack:
             loan = stack.enter_context(lend_drafter(self, asked, options, allow_inexact=allow_inexact))
-            source = open_held(audio)
-            stack.callback(source.close)
+            source = opened(stack, audio)
             tell = progress_bar(stack, source.duration_s, source.name, on_progress) if log_progress else on_progress
             call = self.begin(source, options, vad=vad, drafter=loan.drafter, on_progress=tell)
             return self.hand_over(call, stack.pop_all(), on_sound_end=loan.keep)
@@ -431,7 +378,7 @@ class WhisperModel:
             drafter=drafter,
             on_progress=on_progress,
         )
-        info = new_info(source.duration_s or 0.0, options, vad)
+        info = new_info(source.duration_s or 0.0, options, vad, drafter)
         return TranscriptionRun(transcription, info, source=source, speech=speech, restores=speech is not None)
 
     def hand_over(
@@ -446,7 +393,7 @@ class WhisperModel:
             self._find_language(call)
             call.total_s += time.perf_counter() - started
             info = call.info
-            _log.info("%.1f s of audio, language %s (%.2f)", info.duration, info.language, info.language_probability)
+            _log.debug("%.1f s of audio, language %s (%.2f)", info.duration, info.language, info.language_probability)
             segments = _segments(call, resources.pop_all(), on_sound_end)
         next(segments)
         return segments, call.info
@@ -550,7 +497,7 @@ class WhisperModel:
 
         samples = decode_audio(audio)
         options = for_model(TranscribeOptions(language=language), self.bundle.manifest.tokens)
-        info = new_info(len(samples) / SAMPLE_RATE, options, None)
+        info = new_info(len(samples) / SAMPLE_RATE, options)
         info.language = options.language or ""
         if options.language is None:
             info.language, info.language_probability, info.all_language_probs = self.detect_language(samples)
@@ -593,11 +540,11 @@ class WhisperModel:
         from .longform.live import LiveTranscriber
 
         about_drafter = {name: options.pop(name) for name in DRAFTER_ARGUMENTS if name in options}
-        unknown = sorted(set(options) - set(TranscribeOptions.__dataclass_fields__))
+        unknown = sorted(set(options) - set(OPTION_ARGUMENTS))
         if unknown:
             raise UsageError(f"stream: {unknown[0]!r} is no option of it")
         chosen = for_model(TranscribeOptions(**options), self.bundle.manifest.tokens)
-        asked = asked_drafter(drafter, **about_drafter)
+        asked = asked_drafter({"drafter": drafter, **about_drafter})
         made = self.drafter_for(asked, chosen, allow_inexact=about_drafter.get("allow_inexact", False))
         owns = made is not drafter
         with contextlib.ExitStack() as stack:
@@ -677,6 +624,7 @@ class TranscriptionRun(Iterator[Segment]):
         info.speculation = self.speculation(info.duration)
         info.audio_context = said.audio_context.fields()
         info.encoder_provider = said.encoder_provider
+        info.drafter_error = said.drafter_error
 
 
 def lend_drafter(
@@ -693,7 +641,9 @@ def lend_drafter(
     return contextlib.closing(model.kept_drafters.lend(asked, make, besides=besides))
 
 
-def new_info(duration_s: float, options: TranscribeOptions, vad: VadOptions | None) -> TranscriptionInfo:
+def new_info(
+    duration_s: float, options: TranscribeOptions, vad: VadOptions | None = None, drafter: Drafter | None = None
+) -> TranscriptionInfo:
     """The info of a transcription whose language is still to be found."""
     return TranscriptionInfo(
         language="",
@@ -703,7 +653,17 @@ def new_info(duration_s: float, options: TranscribeOptions, vad: VadOptions | No
         all_language_probs=None,
         transcription_options=options,
         vad_options=vad,
+        drafters=source_names(drafter),
     )
+
+
+def opened(stack: contextlib.ExitStack, audio: AudioSource | AudioStream) -> AudioStream:
+    """The stream of `audio`, closed by `stack` unless it is a stream already. Raises as `open_held`."""
+    if isinstance(audio, AudioStream):
+        return audio
+    source = open_held(audio)
+    stack.callback(source.close)
+    return source
 
 
 def progress_bar(

@@ -1,6 +1,10 @@
-"""The options of a transcription and of its drafter, for programs and the command.
+"""The options of a transcription and of its drafter, each written once.
 
-Names are faster-whisper's, meanings and defaults openai-whisper's. Both classes check their values once, when they are
+A field that is made by `described` is an option of the command, an argument of `WhisperModel.transcribe`, and what the
+server and the docs' tables read: its name, type, default and text stand here alone. Options of other classes, such as
+`VadOptions` or the server's, are described in the same way; runtime/cli/options.py puts them on the command's line.
+
+Names are faster-whisper's, meanings and defaults openai-whisper's. The classes check their values once, when they are
 made, and raise UsageError with the field's name first. What depends on the model (its languages, tasks, alignment
 heads) is checked where the model is.
 """
@@ -10,8 +14,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, Field, dataclass, field, fields
 from typing import Any, Literal
 
 from specedge.errors import UsageError
@@ -22,6 +26,7 @@ __all__ = [
     "BLOCK_KV_GRAPH",
     "CPU",
     "DRAFTERS",
+    "Description",
     "DrafterOptions",
     "ENCODER_PROVIDERS",
     "FALLBACK_TEMPERATURES",
@@ -34,6 +39,8 @@ __all__ = [
     "TRANSLATIONS",
     "TranscribeOptions",
     "check_together",
+    "described",
+    "described_fields",
     "drafter_named",
 ]
 
@@ -54,108 +61,228 @@ MAX_BEAMS = 64  # each has a cache of its own for keys and values
 _MAX_PATIENCE = 1000.0  # more than a window has tokens
 _PENALTIES = (0.001, 1000.0)  # beyond, logits leave what float32 can hold
 _MAX_TIME_S = 1e9  # thirty years
-_TASKS = ("transcribe", "translate")
 _RULES = ("openai", "hf")
-_WINDOW_ENDS = ("full", "pause", None)
+_DESCRIPTION = "description"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a field is to people.
+
+    doc: its meaning, for help and tables; group: its heading in the help; names: its spellings on the command's line,
+    the long one that is shown first, none for --the-field-s-name; metavar: what the help calls its value; choices: the
+    only values; parse: makes the value of a text, and raises UsageError; default_text: the default in the help's words;
+    is_usual: one of the options that the short help shows; none: the value that the word None stands for.
+    """
+
+    doc: str
+    group: str = "Options"
+    names: tuple[str, ...] = ()
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    parse: Callable[[str], Any] | None = None
+    default_text: str | None = None
+    is_usual: bool = False
+    none: Any = None
+
+
+def described(default: Any, doc: str, **more: Any) -> Any:
+    """A field of options with its default and its `Description`."""
+    return field(default=default, metadata={_DESCRIPTION: Description(doc=doc, **more)})
+
+
+def described_fields(options: type) -> Iterator[tuple[Field[Any], Description]]:
+    """The fields of a class of options that are described, in their order."""
+    for one in fields(options):
+        if _DESCRIPTION in one.metadata:
+            yield one, one.metadata[_DESCRIPTION]
+
+
+def audio_context(given: str) -> str | float:
+    """The audio context that a text names: seconds where it is a number."""
+    try:
+        return float(given)
+    except ValueError:
+        return given
+
+
+_DECODING: dict[str, Any] = {"group": "Decoding"}
+_FALLBACK: dict[str, Any] = {"group": "Fallback and silence"}
+_WINDOWS: dict[str, Any] = {"group": "Windows and timestamps"}
+_LANGUAGE: dict[str, Any] = {"group": "Language"}
+_PROMPTING: dict[str, Any] = {"group": "Prompting"}
+_DRAFTING: dict[str, Any] = {"group": "Drafting"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranscribeOptions:
-    """What to do with the audio.
+    """What to do with the audio. Raises UsageError for values that cannot be."""
 
-    language
-        code or name; None detects it.
-    temperature
-        tried one after another until a window's text passes the tests of compression ratio and log-probability; above
-        0 tokens are sampled, with noise keyed by `seed`, so that a run is repeatable and no drafter changes it.
-    beam_size, best_of, patience, length_penalty
-        beams at temperature 0 (1 is greedy, where a drafter saves most), samples above 0, at most 64 of either.
-    length_decay
-        (start, factor): behind `start` tokens the end grows likelier with each (`rules.hasten_end`); transformers'
-        exponential_decay_length_penalty.
-    compression_ratio_threshold, log_prob_threshold, no_speech_threshold
-        the tests of a window's text; None switches a test off.
-    initial_prompt, prefix, hotwords
-        text or token ids before the first window; text that the first window begins with; text before every window.
-    carry_initial_prompt
-        keep `initial_prompt` before every window, as openai-whisper's option of that name.
-    suppress_tokens
-        ids never written; -1 stands for the model's own list of non-speech symbols; None or () suppresses none.
-    max_initial_timestamp
-        the latest start of a window's first segment, seconds; None: any. Left at 1.0, a checkpoint whose own limit is
-        later has that.
-    clip_timestamps
-        (start, end, start, end, ...) in seconds; the last end may be left out.
-    word_timestamps, prepend_punctuations, append_punctuations
-        time every word (the bundle needs the graph for it); marks that belong to the word after or before them.
-    hallucination_silence_threshold
-        with word times, skip silences longer than this many seconds around text that looks invented.
-    language_detection_segments, language_detection_threshold
-        how many windows to look at until one language is at least this likely.
-    rules
-        "openai": openai-whisper's long form; "hf": transformers' generate.
-    accept
-        which drafts are kept: "exact", or one of the rules that may change the text: "typical", "top-M" (among the M
-        likeliest), or how sure the drafter must be, from 0 to 1, where the model is not asked (`accept`). "residual"
-        is speculative sampling, for temperatures above 0 and the drafter "draft": the text has the distribution of
-        plain sampling, but it is another sample.
-    seed
-        key of the sampling noise.
-    audio_context
-        how much of a window is encoded: "full", "auto" (what holds audio), or at least so many seconds; None: what the
-        model was trained for (`audio_context`). Marked in results where it was trained for another.
-    window_end
-        "full": a window is as long as the model takes; "pause": in audio longer than that, it ends with the first pause
-        that does not come at once (`pauses`), not with `rules` "hf". None: "pause" for a checkpoint that was trained
-        with short windows and whose own limit of the first timestamp is later than a second.
-    draft_sources
-        keep who drafted each token, in segments.DraftedSegment.
-
-    Raises UsageError for values that cannot be.
-    """
-
-    language: str | None = None
-    task: str = "transcribe"
-    temperature: tuple[float, ...] = FALLBACK_TEMPERATURES
-    beam_size: int = 1
-    best_of: int = 5
-    patience: float = 1.0
-    length_penalty: float | None = None
-    repetition_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
-    length_decay: tuple[float, float] | None = None
-    compression_ratio_threshold: float | None = 2.4
-    log_prob_threshold: float | None = -1.0
-    no_speech_threshold: float | None = 0.6
-    condition_on_previous_text: bool = True
-    prompt_reset_on_temperature: float = 0.5
-    initial_prompt: str | tuple[int, ...] | None = None
-    carry_initial_prompt: bool = False
-    prefix: str | None = None
-    hotwords: str | None = None
-    suppress_blank: bool = True
-    suppress_tokens: tuple[int, ...] | None = (-1,)
-    without_timestamps: bool = False
-    max_initial_timestamp: float | None = 1.0
-    max_new_tokens: int | None = None
-    word_timestamps: bool = False
-    prepend_punctuations: str = PREPEND_PUNCTUATIONS
-    append_punctuations: str = APPEND_PUNCTUATIONS
-    hallucination_silence_threshold: float | None = None
-    clip_timestamps: tuple[float, ...] = (0.0,)
-    multilingual: bool = False
-    language_detection_segments: int = 1
-    language_detection_threshold: float | None = 0.5
-    rules: Literal["openai", "hf"] = "openai"
-    accept: str = "exact"
-    seed: int = 0
-    audio_context: str | float | None = None
-    window_end: Literal["full", "pause"] | None = None
-    draft_sources: bool = False
+    language: str | None = described(
+        None,
+        "Spoken language, code or English name.",
+        names=("--language", "-l"),
+        metavar="LANG",
+        default_text="detected",
+        is_usual=True,
+    )
+    task: str = described(
+        "transcribe", "Transcribe, or translate into English.", choices=("transcribe", "translate"), is_usual=True
+    )
+    word_timestamps: bool = described(False, "Find the start and end of every word.", is_usual=True)
+    beam_size: int = described(
+        1,
+        "Beams at temperature 0, up to 64; 1 is greedy, where drafts save most.",
+        metavar="N",
+        none=1,
+        is_usual=True,
+        **_DECODING,
+    )
+    temperature: tuple[float, ...] = described(
+        FALLBACK_TEMPERATURES,
+        "Temperatures, tried one after another until a window's text passes the tests; 0 takes the likeliest token, "
+        "above 0 tokens are sampled.",
+        metavar="X",
+        default_text="0, then up to 1 in steps",
+        is_usual=True,
+        **_DECODING,
+    )
+    best_of: int = described(5, "Samples at temperatures above 0, up to 64.", metavar="N", none=1, **_DECODING)
+    seed: int = described(
+        0, "Seed of the samples: the same one gives the same text, whatever drafts.", metavar="N", **_DECODING
+    )
+    patience: float = described(
+        1.0, "The beam search ends after so many times the beams in finished texts.", metavar="X", none=1, **_DECODING
+    )
+    length_penalty: float | None = described(
+        None, "Length penalty of beams and samples, 0 to 1; None: divide by length.", metavar="X", **_DECODING
+    )
+    repetition_penalty: float = described(
+        1.0, "Above 1, tokens that came before are less likely.", metavar="X", **_DECODING
+    )
+    no_repeat_ngram_size: int = described(0, "Never repeat a run of N tokens; 0 allows it.", metavar="N", **_DECODING)
+    length_decay: tuple[float, float] | None = described(
+        None,
+        "After START tokens, multiply the odds of the end by powers of X, for example 140,1.01.",
+        metavar="START,X",
+        default_text="None",
+        **_DECODING,
+    )
+    max_new_tokens: int | None = described(
+        None, "Most tokens in a window.", metavar="N", default_text="half the context", **_DECODING
+    )
+    suppress_tokens: tuple[int, ...] | None = described(
+        (-1,),
+        "Token ids that are never written; -1 is the model's list of non-speech symbols.",
+        metavar="IDS",
+        default_text="-1",
+        **_DECODING,
+    )
+    suppress_blank: bool = described(True, "Do not let a text begin with a blank, or end at once.", **_DECODING)
+    rules: Literal["openai", "hf"] = described(
+        "openai", "Decode long audio as openai-whisper or as transformers does.", choices=_RULES, **_DECODING
+    )
+    accept: str = described(
+        "exact",
+        "Which drafts to keep. exact: the text never changes. These may change it, and results say so: typical, top-M "
+        "(such as top-3), a confidence such as 0.8, and, with --drafter draft and a temperature above 0, residual "
+        "(same distribution).",
+        metavar="RULE",
+        **_DRAFTING,
+    )
+    compression_ratio_threshold: float | None = described(
+        2.4, "A text fails if its compression ratio is higher; None: no such test.", metavar="X", **_FALLBACK
+    )
+    log_prob_threshold: float | None = described(
+        -1.0,
+        "A text fails if its average log-probability is lower; None: no such test.",
+        names=("--log-prob-threshold", "--logprob-threshold"),
+        metavar="X",
+        **_FALLBACK,
+    )
+    no_speech_threshold: float | None = described(
+        0.6,
+        "A text that fails by log-probability is silence if its no-speech probability exceeds this.",
+        metavar="X",
+        **_FALLBACK,
+    )
+    hallucination_silence_threshold: float | None = described(
+        None,
+        "With word times, skip silences longer than this around text that looks hallucinated.",
+        metavar="S",
+        **_FALLBACK,
+    )
+    without_timestamps: bool = described(
+        False,
+        "Do not let the model predict times: one segment per window.",
+        names=("--no-timestamps", "--without-timestamps"),
+        is_usual=True,
+        **_WINDOWS,
+    )
+    max_initial_timestamp: float | None = described(
+        1.0, "Latest start of a window's text, in seconds; None: any.", metavar="S", **_WINDOWS
+    )
+    clip_timestamps: tuple[float, ...] = described(
+        (0.0,),
+        "Transcribe only these parts: START,END,START,END,... in seconds.",
+        metavar="TIMES",
+        default_text="0, all of it",
+        is_usual=True,
+        **_WINDOWS,
+    )
+    audio_context: str | float | None = described(
+        None,
+        "How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. A model trained "
+        "on whole windows often loops on shorter ones (tiny.en: 226 % word errors instead of 4.7), so results are "
+        "marked lossy.",
+        metavar="WHAT",
+        parse=audio_context,
+        default_text="full, or auto for models trained on short windows",
+        **_WINDOWS,
+    )
+    window_end: Literal["full", "pause"] | None = described(
+        None,
+        "End a window when it is full, or at a pause.",
+        choices=("full", "pause"),
+        default_text="full; models trained on short windows: pause",
+        **_WINDOWS,
+    )
+    prepend_punctuations: str = described(
+        PREPEND_PUNCTUATIONS, "Marks that join the word after them.", metavar="TEXT", default_text="", **_WINDOWS
+    )
+    append_punctuations: str = described(
+        APPEND_PUNCTUATIONS, "Marks that join the word before them.", metavar="TEXT", default_text="", **_WINDOWS
+    )
+    multilingual: bool = described(False, "Detect the language in every window.", **_LANGUAGE)
+    language_detection_segments: int = described(1, "Windows to detect the language in.", metavar="N", **_LANGUAGE)
+    language_detection_threshold: float | None = described(
+        0.5, "Stop at the first language that is at least this likely.", metavar="X", **_LANGUAGE
+    )
+    initial_prompt: str | tuple[int, ...] | None = described(
+        None, "Text before the first window, as context.", metavar="TEXT", is_usual=True, **_PROMPTING
+    )
+    hotwords: str | None = described(
+        None, "Words to expect, put before every window.", metavar="TEXT", is_usual=True, **_PROMPTING
+    )
+    carry_initial_prompt: bool = described(False, "Put the initial prompt before every window.", **_PROMPTING)
+    prefix: str | None = described(None, "Text that the first window begins with.", metavar="TEXT", **_PROMPTING)
+    condition_on_previous_text: bool = described(True, "Use earlier text as context.", **_PROMPTING)
+    prompt_reset_on_temperature: float = described(
+        0.5,
+        "Drop earlier text from the context after a window decoded above this temperature.",
+        metavar="X",
+        **_PROMPTING,
+    )
+    draft_sources: bool = described(
+        False,
+        "Keep who drafted each token. The command colours text on a terminal by it; the model's own tokens stay plain.",
+        names=("--print-drafts",),
+        group="Messages",
+    )
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
-            ("task", self.task in _TASKS, "transcribe or translate"),
+            ("task", self.task in ("transcribe", "translate"), "transcribe or translate"),
             ("rules", self.rules in _RULES, "openai or hf"),
             ("temperature", _all_at_least(self.temperature, 0), "one or more numbers, 0 or more"),
             ("beam_size", 1 <= self.beam_size <= MAX_BEAMS, f"1 to {MAX_BEAMS}"),
@@ -185,7 +312,7 @@ class TranscribeOptions:
                 f"times in seconds that never decrease, at most {_MAX_TIME_S:g}",
             ),
             ("audio_context", _is_audio_context(self.audio_context), "auto, full, or seconds above 0"),
-            ("window_end", self.window_end in _WINDOW_ENDS, "full, pause, or None"),
+            ("window_end", self.window_end in ("full", "pause", None), "full, pause, or None"),
             ("window_end", self.window_end != "pause" or self.rules != "hf", "full where rules is hf"),
             ("language_detection_segments", self.language_detection_segments >= 1, "1 or more"),
         ):
@@ -242,59 +369,86 @@ TRANSLATIONS = ("words", "tokens", "direct")
 class DrafterOptions:
     """Which drafter guesses tokens, and what it may use.
 
-    name
-        one of `DRAFTERS`; "none" is plain decoding, "auto" takes the quickest, window by window.
-    token_maps
-        token map files, the first wins a tie; none means the maps that the bundle brings. A draft model takes from them
-        which words to expect.
-    map_preset
-        how token maps draft: "default" weighs costs, "paper" follows the paper (Token Map Drafting, section 3).
-    draft_model
-        name or folder of a smaller model that drafts; None: the one in the bundle, else the installed
-        one that is known to draft for this model.
-    lookahead
-        how many tokens a draft model drafts: a number, or "cost", "rule", "confidence", "adaptive"
-        (`drafters/draft/lookahead.py`, `papers/lookahead.py`). For heads "cost", or a fixed number of heads.
-    translation
-        how drafts of another vocabulary become the target's tokens: "words", "tokens", "direct"
-        (`papers/across_words.py`).
-    learn, learn_domain
-        the draft model learns from its target, and what it learned is kept under this name for later runs.
-    remember
-        keep the n-grams and the translated words of the user's text for later runs.
-    allow_inexact
-        draft also on a machine where that may change the text (`specedge doctor`).
-
     Raises UsageError for values that cannot be, and for an option that the drafter has no use for.
     """
 
-    name: str = "auto"
+    name: str = described(
+        "auto",
+        f"Drafter that guesses the next tokens, for speed; the text is the same: {', '.join(DRAFTERS)}. cascade: all "
+        "that the model has; auto: the quickest, window by window.",
+        names=("--drafter",),
+        metavar="NAME",
+        choices=DRAFTERS,
+        default_text="auto; with --draft-model or --learn draft",
+        is_usual=True,
+    )
     _: KW_ONLY
-    token_maps: Sequence[str | os.PathLike[str]] = ()
-    map_preset: str = "default"
-    draft_model: str | os.PathLike[str] | None = None
-    lookahead: str | int = "cost"
-    translation: str = "words"
-    learn: bool = False
-    learn_domain: str = "default"
-    remember: bool = False
-    allow_inexact: bool = False
+    draft_model: str | os.PathLike[str] | None = described(
+        None,
+        "Smaller model that drafts, by name or folder.",
+        metavar="MODEL",
+        default_text="the model's own, or the known one",
+        is_usual=True,
+        **_DRAFTING,
+    )
+    token_maps: Sequence[str | os.PathLike[str]] = described(
+        (),
+        "Token map for the drafters tokenmap, ctc, draft, cascade or auto (repeatable); the first wins a tie.",
+        names=("--token-map",),
+        metavar="FILE",
+        default_text="the model's own",
+        is_usual=True,
+        **_DRAFTING,
+    )
+    map_preset: str = described(
+        "default", "Draft from token maps where it pays, or as the paper does.", choices=MAP_PRESETS, **_DRAFTING
+    )
+    lookahead: str | int = described(
+        "cost",
+        "Tokens that a draft model drafts: a number, cost (what pays here), rule, confidence, or adaptive. For heads: "
+        "cost or a fixed number of heads.",
+        metavar="WHAT",
+        **_DRAFTING,
+    )
+    translation: str = described(
+        "words",
+        "How drafts of another vocabulary are translated: word by word, merging tokens as in OmniDraft, or only tokens "
+        "that both have.",
+        choices=TRANSLATIONS,
+        **_DRAFTING,
+    )
+    learn: bool = described(
+        False, "Train the draft model on the target's text as it runs, and keep that for later runs.", **_DRAFTING
+    )
+    learn_domain: str = described(
+        "default", "Keep what is learned under this name, apart from other domains.", metavar="NAME", **_DRAFTING
+    )
+    remember: bool = described(
+        False,
+        "Keep n-grams and translated words of your text for later runs (ngram, draft, cascade, auto).",
+        **_DRAFTING,
+    )
+    allow_inexact: bool = described(
+        False,
+        "Draft even on a machine where that may change the text (see `specedge doctor`); results say so.",
+        **_DRAFTING,
+    )
 
     def __post_init__(self) -> None:
-        for field, value, expected in (
+        for name, value, expected in (
             ("drafter", self.name, DRAFTERS),
             ("map_preset", self.map_preset, MAP_PRESETS),
             ("translation", self.translation, TRANSLATIONS),
         ):
             if value not in expected:
-                raise UsageError(f"{field}: got {value!r}, expected {_either(expected)}")
+                raise UsageError(f"{name}: got {value!r}, expected {_either(expected)}")
         if isinstance(self.lookahead, bool) or not isinstance(self.lookahead, (str, int)):
             raise UsageError(f"lookahead: got {self.lookahead!r}, expected a policy such as 'cost', or a number")
         if not isinstance(self.learn, bool):
             raise UsageError(f"learn: got {self.learn!r}, expected True or False; its name is learn_domain")
         if not self.learn_domain:
             raise UsageError("learn_domain: got an empty name, expected one such as 'default'")
-        for field, is_given, users, why in (
+        for name, is_given, users, why in (
             ("token_maps", bool(self.token_maps), READS_MAPS, "reads no token maps"),
             ("draft_model", self.draft_model is not None, HAS_MODEL, "has no model of its own"),
             ("translation", self.translation != "words", HAS_MODEL, "has no model whose words need translation"),
@@ -302,7 +456,7 @@ class DrafterOptions:
             ("remember", self.remember, REMEMBERS, "learns nothing from text"),
         ):
             if is_given and self.name not in users:
-                raise UsageError(f"{field}: the drafter {self.name} {why}; use {_either(users)}")
+                raise UsageError(f"{name}: the drafter {self.name} {why}; use {_either(users)}")
 
 
 def check_together(options: TranscribeOptions, drafter: DrafterOptions) -> None:

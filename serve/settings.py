@@ -5,50 +5,117 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specedge.errors import UsageError
-from specedge.runtime.options import CPU
+from specedge.runtime.options import CPU, DRAFTERS, ENCODER_PROVIDERS, described
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_LIMITS: dict[str, Any] = {"group": "Limits"}
+_WYOMING: dict[str, Any] = {"group": "Wyoming"}
 _LOOPBACK = ("127.", "::1", "localhost")
+
+
+def parse_bytes(text: str) -> int:
+    """`200MB`, `1.5G` or a number of bytes. Raises UsageError."""
+    return int(_parse(text, r"([kmg]?)i?b?", _BYTES, "a size such as 200MB"))
+
+
+def parse_seconds(text: str) -> float:
+    """`4h`, `30m`, `90s` or a number of seconds. Raises UsageError."""
+    return _parse(text, r"([smh]?)", _SECONDS, "a time such as 4h, 30m or 90s")
+
+
+def _parse(text: str, unit: str, units: dict[str, int], expected: str) -> float:
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*" + unit, text.strip().lower())
+    if found is None or not 0 < float(found[1]) * units[found[2]] <= 10**15:
+        raise UsageError(f"got {text[:40]!r}, expected {expected}")
+    return float(found[1]) * units[found[2]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What `specedge serve` was asked for.
+    """What `specedge serve` was asked for. Raises UsageError for what cannot be."""
 
-    models: names or folders, the first is the default; () serves all that is installed, and
-    one that is fetched where there is none, if `downloads`. parallel: requests in work at
-    once; queue: how many may wait besides. unload_after_s: a model that nobody used for so long leaves the memory, 0:
-    never. encoder_provider: what encoders run on. wyoming: a URI tcp://, unix:// or stdio://, None for none. zeroconf:
-    the name to announce it under, "" for one of its own, None for none. sentences: a file of sentences with {name}, for
-    the names that a Wyoming client gives. upload_timeout_s: how long an upload may stand still; grace_s: how long
-    requests may go on after SIGTERM.
-    """
-
-    models: tuple[str, ...] = ()
-    downloads: bool = True
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_keys: tuple[str, ...] = ()
-    cors: tuple[str, ...] = ()
-    max_upload_bytes: int = 200 * 10**6
-    max_duration_s: float = 4 * 3600
-    upload_timeout_s: float = 30
-    parallel: int = 8
-    queue: int = 16
-    threads: int = 0
-    encoder_provider: str = CPU
-    unload_after_s: float = 0
-    grace_s: float = 30
-    drafter: str = "auto"
-    token_maps: tuple[str, ...] = ()
-    remember: bool = False
-    page: bool = True
-    wyoming: str | None = None
-    zeroconf: str | None = None
-    sentences: Path | None = None
+    models: tuple[str, ...] = described(
+        (),
+        "Model by name or folder, several times for several; the first is the default.",
+        names=("--model", "-m"),
+        metavar="MODEL",
+        default_text="all installed",
+    )
+    host: str = described("127.0.0.1", "Address to listen on.", metavar="ADDRESS")
+    port: int = described(8000, "Port; 0 takes a free one.", metavar="N")
+    api_keys: tuple[str, ...] = described(
+        (), "Key that clients must send, or several.", names=("--api-key",), metavar="KEY"
+    )
+    cors: tuple[str, ...] = described((), "Origin whose pages may ask, such as https://example.org.", metavar="ORIGIN")
+    threads: int = described(0, "CPU threads.", names=("--threads", "-t"), metavar="N", default_text="by machine")
+    encoder_provider: str = described(CPU, "What the encoder runs on (docs/providers.md).", choices=ENCODER_PROVIDERS)
+    downloads: bool = described(
+        True, "Never fetch a model: where none is installed, stop, as with $HF_HUB_OFFLINE.", names=("--download",)
+    )
+    drafter: str = described("auto", "Drafter.", choices=DRAFTERS, metavar="NAME")
+    token_maps: tuple[str, ...] = described(
+        (), "Token map to draft with, or several.", names=("--token-map",), metavar="FILE"
+    )
+    remember: bool = described(False, "Keep the n-grams of what was said for later runs.")
+    page: bool = described(True, "Serve no page at /.")
+    max_upload_bytes: int = described(
+        200 * 10**6,
+        "Largest request.",
+        names=("--max-upload",),
+        metavar="SIZE",
+        parse=parse_bytes,
+        default_text="200MB",
+        **_LIMITS,
+    )
+    max_duration_s: float = described(
+        4 * 3600,
+        "Longest audio.",
+        names=("--max-duration",),
+        metavar="TIME",
+        parse=parse_seconds,
+        default_text="4h",
+        **_LIMITS,
+    )
+    upload_timeout_s: float = described(
+        30,
+        "How long an upload may stand still.",
+        names=("--upload-timeout",),
+        metavar="TIME",
+        parse=parse_seconds,
+        default_text="30s",
+        **_LIMITS,
+    )
+    parallel: int = described(8, "Requests in work at once.", metavar="N", **_LIMITS)
+    queue: int = described(16, "Requests that may wait.", metavar="N", **_LIMITS)
+    unload_after_s: float = described(
+        0,
+        "Unload a model that nobody uses.",
+        names=("--unload-after",),
+        metavar="TIME",
+        parse=parse_seconds,
+        default_text="never",
+        **_LIMITS,
+    )
+    grace_s: float = described(
+        30,
+        "Time to finish after SIGTERM.",
+        names=("--grace",),
+        metavar="TIME",
+        parse=parse_seconds,
+        default_text="30s",
+        **_LIMITS,
+    )
+    wyoming: str | None = described(
+        None, "Serve Wyoming too: tcp://HOST:PORT, unix://PATH or stdio://.", metavar="URI", **_WYOMING
+    )
+    zeroconf: str | None = described(None, "Announce it to Home Assistant under this name.", metavar="NAME", **_WYOMING)
+    sentences: Path | None = described(
+        None, "Sentences with {name}, for the names that clients give.", metavar="FILE", **_WYOMING
+    )
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
@@ -71,20 +138,3 @@ class Settings:
 
 def _is_wyoming(uri: str | None) -> bool:
     return uri is None or re.fullmatch(r"tcp://\S+:\d{1,5}|unix://\S+|stdio://", uri) is not None
-
-
-def parse_bytes(text: str) -> int:
-    """`200MB`, `1.5G` or a number of bytes. Raises UsageError."""
-    return int(_parse(text, r"([kmg]?)i?b?", _BYTES, "a size such as 200MB"))
-
-
-def parse_seconds(text: str) -> float:
-    """`4h`, `30m`, `90s` or a number of seconds. Raises UsageError."""
-    return _parse(text, r"([smh]?)", _SECONDS, "a time such as 4h, 30m or 90s")
-
-
-def _parse(text: str, unit: str, units: dict[str, int], expected: str) -> float:
-    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*" + unit, text.strip().lower())
-    if found is None or not 0 < float(found[1]) * units[found[2]] <= 10**15:
-        raise UsageError(f"got {text[:40]!r}, expected {expected}")
-    return float(found[1]) * units[found[2]]

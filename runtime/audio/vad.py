@@ -24,11 +24,14 @@ from numpy.typing import NDArray
 
 from specedge.errors import BundleError, UsageError
 
+from ..options import described
+
 if TYPE_CHECKING:
     from ..engine.session import Canceller
 
 FRAME_SAMPLES = 512
 DETECTORS = ("energy", "silero")
+_GROUP = {"group": "Voice activity and batches"}
 _SAMPLE_RATE = 16_000
 # A pause longer than this inside speech is where speech that grows too long is split.
 _SPLIT_PAUSE_SAMPLES = _SAMPLE_RATE * 98 / 1000
@@ -41,31 +44,47 @@ Span = tuple[int, int]
 class VadOptions:
     """What counts as speech: faster-whisper's names, meanings and defaults, and which detector to ask.
 
-    threshold
-        probability from which a frame is speech.
-    neg_threshold
-        probability below which speech may end; None: 0.15 below `threshold`, at least 0.01.
-    min_speech_duration_ms
-        shorter speech is dropped.
-    max_speech_duration_s
-        longer speech is split, at its last pause of more than 98 ms where there is one.
-    min_silence_duration_ms
-        how long silence must last to end speech.
-    speech_pad_ms
-        added on both sides of speech.
-    detector
-        "energy": built in; "silero": the neural model, which must be installed.
-
     Raises UsageError for values that cannot be.
     """
 
-    threshold: float = 0.5
-    neg_threshold: float | None = None
-    min_speech_duration_ms: int = 0
-    max_speech_duration_s: float = math.inf
-    min_silence_duration_ms: int = 2000
-    speech_pad_ms: int = 400
-    detector: Literal["energy", "silero"] = "energy"
+    detector: Literal["energy", "silero"] = described(
+        "energy",
+        "Voice activity detector; silero is a neural model, which must be installed.",
+        names=("--vad-detector",),
+        choices=DETECTORS,
+        **_GROUP,
+    )
+    threshold: float = described(
+        0.5, "Probability from which a frame is speech.", names=("--vad-threshold",), metavar="X", **_GROUP
+    )
+    neg_threshold: float | None = described(
+        None,
+        "Probability below which speech ends.",
+        names=("--vad-neg-threshold",),
+        metavar="X",
+        default_text="0.15 less",
+        **_GROUP,
+    )
+    min_speech_duration_ms: int = described(
+        0, "Drop speech shorter than this.", names=("--vad-min-speech-duration-ms",), metavar="MS", **_GROUP
+    )
+    max_speech_duration_s: float = described(
+        math.inf,
+        "Split speech longer than this, at its last pause where there is one.",
+        names=("--vad-max-speech-duration-s",),
+        metavar="S",
+        **_GROUP,
+    )
+    min_silence_duration_ms: int = described(
+        2000,
+        "How long silence must last to end speech.",
+        names=("--vad-min-silence-duration-ms",),
+        metavar="MS",
+        **_GROUP,
+    )
+    speech_pad_ms: int = described(
+        400, "Audio kept on both sides of speech.", names=("--vad-speech-pad-ms",), metavar="MS", **_GROUP
+    )
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (

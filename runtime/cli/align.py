@@ -11,13 +11,12 @@ import click
 
 from specedge.errors import UsageError
 
+from ..options import TranscribeOptions
 from ..output.formats import KINDS, SubtitleOptions, Transcript, render, write_transcript
-from .options import ENCODER_PROVIDER, MODEL_AND_LANGUAGE, NO_DOWNLOAD, GroupedCommand, model_path, option, options_of
-from .transcribe import SUBTITLES
+from .options import GroupedCommand, ModelOptions, fields_of, made, option, options_of
 
 _FORMATS = ("json", "srt", "vtt", "tsv", "lrc")
-_OPTIONS = (
-    *MODEL_AND_LANGUAGE,
+_OUTPUT = (
     option(
         "-f",
         "--output-format",
@@ -27,16 +26,19 @@ _OPTIONS = (
         help="json has every word with start, end and probability; in srt and vtt a line of TEXT is a subtitle.",
     ),
     option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write it there.  [default: print]"),
-    option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
-    ENCODER_PROVIDER,
-    NO_DOWNLOAD,
 )
 
 
 @click.command(cls=GroupedCommand)
 @click.argument("audio", metavar="AUDIO", type=click.Path(path_type=str))
 @click.argument("text", metavar="TEXT", type=click.Path(path_type=str))
-@options_of(_OPTIONS, SUBTITLES)
+@options_of(
+    fields_of(ModelOptions, "model"),
+    fields_of(TranscribeOptions, "language"),
+    _OUTPUT,
+    fields_of(ModelOptions, without=("model",), is_usual=True, group="Options"),
+    fields_of(SubtitleOptions, is_usual=True),
+)
 def align(audio: str, text: str, **given: Any) -> None:
     """Find when each word of TEXT is said in AUDIO.
 
@@ -50,7 +52,7 @@ def align(audio: str, text: str, **given: Any) -> None:
       specedge align talk.wav talk.txt -f vtt --max-words-per-line 1
       echo "Call the crew." | specedge align call.wav - -m small -l en
     """
-    subtitles = SubtitleOptions(**{name: given[name] for name in SubtitleOptions.__dataclass_fields__})
+    subtitles = made(SubtitleOptions, given)
     kind, output = given["output_format"], given["output"]
     if audio == text == "-":
         raise UsageError("'-' is given twice: standard input can be read once")
@@ -81,14 +83,9 @@ def _known(name: str) -> str:
 
 def _aligned(audio: str, text: str, given: Mapping[str, Any]) -> Transcript:
     from ..audio.audio import decode_audio
-    from ..model import WhisperModel
 
-    samples = decode_audio(audio)
-    model = WhisperModel(
-        model_path(given["model"], language=given["language"], download=not given["no_download"], quiet=True),
-        cpu_threads=given["threads"] or 0,
-        encoder_provider=given["encoder_provider"],
-    )
+    samples, wanted = decode_audio(audio), made(ModelOptions, given)
+    model = wanted.load(wanted.find(given["language"], quiet=True))
     with model.engine.interruptible():
         segments, info = model.align(samples, text, given["language"])
     return Transcript(

@@ -13,8 +13,8 @@ import click
 from specedge.errors import SpecedgeError, UsageError
 
 from ..console import notify
-from ..options import CPU
-from .options import ENCODER_PROVIDER, JSON, LANGUAGE, MODEL, THREADS, installed_models, open_model
+from ..options import CPU, TranscribeOptions
+from .options import JSON, ModelOptions, fields_of, installed_models, made, options_of
 
 if TYPE_CHECKING:
     from ..bench.measure import Findings, Plan
@@ -27,10 +27,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="AUDIO...", type=click.Path(path_type=str))
-@MODEL
-@LANGUAGE
-@THREADS
-@ENCODER_PROVIDER
+@options_of(fields_of(ModelOptions, without=("downloads",)), fields_of(TranscribeOptions, "language"))
 @click.option("--drafters", metavar="NAMES", help="Drafters to measure, with commas.  [default: all]")
 @click.option("--token-map", "token_maps", multiple=True, metavar="FILE", type=_FILE, help="Token map (repeatable).")
 @click.option("--draft-model", metavar="MODEL", shell_complete=installed_models, help="Smaller model that drafts.")
@@ -96,7 +93,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
             pass
     if given["html"] is not None:
         check_output(given["html"], REPORT, inputs=identities((*files, *given["references"], *given["token_maps"])))
-    bundle = open_model(given["model"], language=given["language"])
+    bundle = made(ModelOptions, given).open(given["language"])
     threads = given["threads"] or threads_here(bundle)
     findings = _measured(bundle, _plan(files, bundle, given), threads, timer, given["encoder_provider"])
     if given["html"] is not None:

@@ -13,7 +13,7 @@ import click
 from specedge.errors import UsageError
 
 from ..options import CPU
-from .options import ENCODER_PROVIDER, installed_models
+from .options import ModelOptions, fields_of, installed_models, options_of
 
 _SHEBANG_BYTES = 256
 
@@ -41,7 +41,7 @@ def compat() -> None:
     shell_complete=installed_models,
     help="Use this model, whatever PROGRAM asks for.  [default: what it asks for]",
 )
-@ENCODER_PROVIDER
+@options_of(fields_of(ModelOptions, "encoder_provider"))
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGS]...")
 def run(model: str | None, encoder_provider: str, program: tuple[str, ...]) -> int:
     """Run PROGRAM with specedge's faster_whisper in front of an installed one; the exit code is the program's.

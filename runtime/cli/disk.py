@@ -15,7 +15,7 @@ from specedge.errors import ResourceError
 from specedge.models import catalogue, store
 
 from ..console import notify
-from .options import JSON, installed_models, open_model
+from .options import JSON, ModelOptions, installed_models
 
 KINDS = ("models", "downloads", "packed", "measured", "learned")
 
@@ -129,7 +129,7 @@ def export(model: str | None) -> None:
     if model is not None:
         from specedge.maps.tmap_format import text_fingerprint
 
-        tokenizer = open_model(model, verify=False).tokenizer
+        tokenizer = ModelOptions(model=model).open(verify=False).tokenizer
         fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
     for vocabulary, key, id_, count in export_cache(store.user_cache_path()):
         row: dict[str, object] = {"vocabulary": vocabulary.hex(), "key": key, "id": id_, "count": count}

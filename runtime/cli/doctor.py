@@ -14,7 +14,7 @@ from specedge.errors import ResourceError, SpecedgeError
 
 from ..console import notify
 from ..options import CPU
-from .options import ENCODER_PROVIDER, JSON, MODEL, THREADS, installed_models, open_model
+from .options import JSON, ModelOptions, fields_of, installed_models, options_of
 
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@MODEL
+@options_of(fields_of(ModelOptions, "model"))
 @click.option("-t", "--threads", type=click.IntRange(1, 256), multiple=True, help="Threads to probe (repeatable).")
 @JSON
 def doctor(model: str | None, threads: tuple[int, ...], as_json: bool) -> int:
@@ -41,7 +41,7 @@ def doctor(model: str | None, threads: tuple[int, ...], as_json: bool) -> int:
     """
     from ..engine.doctor import examine, render
 
-    report = examine(open_model(model), threads=threads or None)
+    report = examine(ModelOptions(model=model).open(), threads=threads or None)
     click.echo(json.dumps(report.to_json(), indent=2) if as_json else render(report))
     return 0 if report.healthy else SpecedgeError.exit_code
 
@@ -58,17 +58,15 @@ def inspect(bundle: str, as_json: bool, no_verify: bool) -> None:
       specedge inspect demo
       specedge inspect out/whisper-small --json
     """
-    opened = open_model(bundle, verify=not no_verify)
+    opened = ModelOptions(model=bundle).open(verify=not no_verify)
     click.echo(json.dumps(describe_json(opened), indent=1) if as_json else describe(opened))
 
 
 @click.command()
-@MODEL
-@THREADS
-@ENCODER_PROVIDER
+@options_of(fields_of(ModelOptions, without=("downloads",)))
 @click.option("--force", is_flag=True, help="Keep the result of a busy machine too.")
 @JSON
-def calibrate(model: str | None, threads: int | None, encoder_provider: str, force: bool, as_json: bool) -> None:
+def calibrate(model: str | None, threads: int, encoder_provider: str, force: bool, as_json: bool) -> None:
     """Time passes of different widths here, in under a minute, and keep the result for the drafters.
 
     Close other programs first: on a busy machine long drafts look cheaper than they are. If the rounds disagree, they
@@ -85,7 +83,7 @@ def calibrate(model: str | None, threads: int | None, encoder_provider: str, for
     from ..engine.calibrate import measure, usual_frames
     from ..engine.speech import open_engine
 
-    bundle = open_model(model)
+    bundle = ModelOptions(model=model).open()
     engine = open_engine(bundle, threads=threads or None, encoder_provider=encoder_provider)
     bundle = bundle if encoder_provider == CPU else bundle.behind(engine.encoder_provider)
     for is_last in (False, True):

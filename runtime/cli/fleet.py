@@ -12,8 +12,9 @@ from specedge.errors import Interrupted, UsageError
 
 from ..console import clock, notify
 from ..interrupt import interruption
+from ..options import TranscribeOptions
 from ..output.formats import FORMATS
-from .options import COMMON, ENCODER_PROVIDER, HINTS, WORDS, GroupedCommand, Names, option, options_of, switch
+from .options import GroupedCommand, ModelOptions, Names, fields_of, option, options_of, switch
 
 if TYPE_CHECKING:
     from specedge.fleet import Record
@@ -34,7 +35,7 @@ _OPTIONS = (
     ),
     switch("--retry-quarantined", help="Try files again that ended their process in an earlier run."),
     option("-q", "--quiet", is_flag=True, help="Only print errors on stderr."),
-    ENCODER_PROVIDER,
+    *fields_of(ModelOptions, "encoder_provider", group="Options", is_usual=True),
     option(
         "--local",
         type=click.IntRange(min=1),
@@ -71,7 +72,12 @@ _OPTIONS = (
 
 @click.command(cls=GroupedCommand)
 @click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path(path_type=str))
-@options_of(COMMON, WORDS, _OPTIONS, HINTS)
+@options_of(
+    fields_of(ModelOptions, "model"),
+    fields_of(TranscribeOptions, "language", "task", "word_timestamps"),
+    _OPTIONS,
+    fields_of(TranscribeOptions, "initial_prompt", "hotwords"),
+)
 def fleet(sources: tuple[str, ...], **given: Any) -> int:
     """Turn archives into text: each file of SRC once, on many processes or machines.
 

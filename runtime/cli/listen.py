@@ -22,22 +22,20 @@ import click
 
 from specedge.errors import Interrupted, ResourceError, UsageError
 
+from ..audio.vad import VadOptions
 from ..console import notify
-from ..options import CPU, check_together
+from ..options import CPU, TranscribeOptions, check_together
 from .options import (
-    COMMON,
-    DRAFTER,
     DRAFTING,
-    ENCODER_PROVIDER,
-    HINTS,
-    NO_DOWNLOAD,
     GroupedCommand,
-    Number,
+    ModelOptions,
     drafter_options,
-    model_path,
+    fields_of,
+    made,
     option,
     options_of,
     transcribe_options,
+    values_of,
 )
 
 if TYPE_CHECKING:
@@ -55,8 +53,6 @@ _CLEAR_LINE, _DIM, _PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
 _SOURCE = (
     option("--device", metavar="NAME", help="Microphone: number, or part of its name.  [default: the system's]"),
     option("--raw", metavar="FORMAT", help="Read standard input as headerless PCM, such as s16le:16000."),
-    option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
-    ENCODER_PROVIDER,
     option(
         "--step-s",
         type=float,
@@ -64,12 +60,6 @@ _SOURCE = (
         show_default=True,
         metavar="SECONDS",
         help="Seconds between two passes over the audio.",
-    ),
-    option(
-        "--audio-context",
-        metavar="WHAT",
-        help="How much of a window is encoded: full, auto (what holds audio), or at least so many seconds.  "
-        "[default: full, or auto for models trained on short windows]",
     ),
 )
 _OUTPUT = (
@@ -82,31 +72,20 @@ _OUTPUT = (
     ),
     option("-q", "--quiet", is_flag=True, help="Only print errors on stderr."),
 )
-_VOICE: dict[str, Any] = {"group": "Voice activity"}
-_VOICE_ACTIVITY = (
-    option(
-        "--vad-min-silence-duration-ms",
-        type=Number(int),
-        metavar="MS",
-        help="Silence that ends an utterance.  [default: 1000]",
-        **_VOICE,
-    ),
-    option(
-        "--vad-threshold", type=Number(float), metavar="X", help="Probability from which a frame is speech.", **_VOICE
-    ),
-    option(
-        "--vad-neg-threshold",
-        type=Number(float, optional=True),
-        metavar="X",
-        help="Probability below which speech ends.",
-        **_VOICE,
-    ),
-)
 
 
 @click.command(cls=GroupedCommand)
 @click.argument("source", required=False, metavar="[-]")
-@options_of(COMMON, _OUTPUT, _SOURCE, (NO_DOWNLOAD,), DRAFTER, DRAFTING, _VOICE_ACTIVITY, HINTS)
+@options_of(
+    fields_of(ModelOptions, "model"),
+    fields_of(TranscribeOptions, "language", "task"),
+    _OUTPUT,
+    _SOURCE,
+    fields_of(ModelOptions, without=("model",)),
+    DRAFTING,
+    fields_of(TranscribeOptions, "accept", "initial_prompt", "hotwords", "audio_context"),
+    fields_of(VadOptions, "min_silence_duration_ms", "threshold", "neg_threshold", default=None, is_usual=True),
+)
 def listen(source: str | None, **given: Any) -> None:
     """Turn speech into text while it is spoken, from the microphone, or from standard input with `-`.
 
@@ -135,31 +114,23 @@ def listen(source: str | None, **given: Any) -> None:
 
 def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
     from ..audio.audio import RawFormat
-    from ..model import WhisperModel
     from ..text.phrases import Phrases
 
-    options, drafter = transcribe_options(given), drafter_options(given)
+    wanted, options, drafter = made(ModelOptions, given), transcribe_options(given), drafter_options(given)
     check_together(options, drafter)
     raw = None if given["raw"] is None else RawFormat.parse(given["raw"])
-    path = model_path(
-        given["model"],
-        language=given["language"],
-        task=given["task"],
-        download=not given["no_download"],
-        quiet=given["quiet"],
-    )
+    path = wanted.find(options.language, options.task, quiet=given["quiet"])
     out, only = _stdout(), None if given["only"] is None else Phrases.read(given["only"])
-    vad = {name.removeprefix("vad_"): value for name, value in given.items() if name.startswith("vad_")}
+    vad = {name: value for name, value in values_of(VadOptions, given).items() if value is not None}
     with contextlib.ExitStack() as stack:
         blocks = stack.enter_context(contextlib.closing(_blocks(from_stdin, given["device"], raw)))
         # Before the model is loaded, so that a microphone that is not there is said at once, and records meanwhile.
         first = next(blocks, None)
-        model = WhisperModel(path, cpu_threads=given["threads"] or 0, encoder_provider=given["encoder_provider"])
+        model = wanted.load(path)
         text = _text(out, given, only, model.engine.encoder_provider)
         stack.callback(text.close)
         asked = {field.name: getattr(options, field.name) for field in fields(options)}
-        heard_so = {name: value for name, value in vad.items() if value is not None}
-        live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=heard_so, **asked)
+        live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=vad, **asked)
         stack.callback(live.close)
         if not (from_stdin or given["quiet"]):
             notify("listening; Ctrl-C ends")

@@ -14,9 +14,10 @@ import click
 from specedge.errors import AudioError, SpecedgeError, UsageError
 
 from ..console import notify
+from ..options import TranscribeOptions
 from .errors import fail
 from .next_step import say_next
-from .options import JSON, LANGUAGE, MODEL, open_model
+from .options import JSON, ModelOptions, fields_of, options_of
 
 if TYPE_CHECKING:
     from specedge.maps.merge import Change
@@ -56,6 +57,9 @@ _OUTPUT = click.option(
 _BUDGET = click.option("--budget", type=_Size(), metavar="SIZE", help="Largest size, such as 10MB.")
 
 
+_MODEL = options_of(fields_of(ModelOptions, "model"))
+
+
 @click.group("map")
 def token_map() -> None:
     """Build and inspect token maps: the word sequences of your own transcripts, for faster decoding.
@@ -72,7 +76,7 @@ def token_map() -> None:
 @token_map.command()
 @click.argument("transcripts", nargs=-1, required=True, metavar="TRANSCRIPTS...", type=click.Path())
 @_OUTPUT
-@MODEL
+@_MODEL
 @click.option("-n", "--order", type=click.IntRange(1, 5), default=4, show_default=True, help="Longest key, in tokens.")
 @click.option("--candidates", type=click.IntRange(1, 8), default=3, show_default=True, help="Most candidates of a key.")
 @click.option("--max-length", type=click.IntRange(1, 64), default=32, show_default=True, help="Longest candidate.")
@@ -190,7 +194,7 @@ def info(path: str, as_json: bool, verify: bool) -> None:
 @click.argument("path", metavar="X.tmap", type=click.Path())
 @click.argument("text", required=False)
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Lines, at most.")
-@MODEL
+@_MODEL
 @JSON
 def show(path: str, text: str | None, top: int, model: str | None, as_json: bool) -> None:
     """Show what a token map says as text: keys, what follows them, how often, and how surely.
@@ -276,8 +280,8 @@ def _shown_candidate(key: tuple[int, ...], candidate: Candidate, tokenizer: Toke
 @click.argument("path", metavar="X.tmap", type=click.Path())
 @click.option("--text", "texts", multiple=True, metavar="FILE", type=click.Path(), help="Transcript (repeatable).")
 @click.option("--audio", "audios", multiple=True, metavar="FILE", type=click.Path(), help="Audio (repeatable).")
-@LANGUAGE
-@MODEL
+@options_of(fields_of(TranscribeOptions, "language"))
+@_MODEL
 @JSON
 @click.pass_context
 def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], audios: tuple[str, ...], **given: Any) -> None:
@@ -316,7 +320,7 @@ def _evaluated(
     from ..drafters.registry import costs_here
     from ..text.transcripts import joined, token_sentences
 
-    bundle = open_model(given["model"], verify=bool(audios))
+    bundle = ModelOptions(model=given["model"]).open(verify=bool(audios))
     costs = costs_here(bundle, threads_allowed())
     with ExitStack() as stack:
         opened = stack.enter_context(TokenMap.open(path, fingerprint=_fingerprint(bundle.tokenizer)))
@@ -387,7 +391,7 @@ def merge(paths: tuple[str, ...], output: str, budget: int | None) -> None:
 @click.argument("left", metavar="A.tmap", type=click.Path())
 @click.argument("right", metavar="B.tmap", type=click.Path())
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Differences to show.")
-@MODEL
+@_MODEL
 @JSON
 def diff(left: str, right: str, top: int, model: str | None, as_json: bool) -> None:
     """Show how two token maps differ, the most frequent keys first.
@@ -431,7 +435,7 @@ def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
     if model is None and path is None:
         tokenizer = published_tokenizer(_MULTILINGUAL_SIZE)
     else:
-        tokenizer = open_model(model or str(path), verify=False).tokenizer
+        tokenizer = ModelOptions(model=model or str(path)).open(verify=False).tokenizer
     return tokenizer, _fingerprint(tokenizer)
 
 

@@ -1,17 +1,18 @@
-"""Options of the commands that transcribe, and the TranscribeOptions and DrafterOptions that they make.
+"""The options of a command, read off the fields of classes of options, and the options that their values make.
 
-Names are faster-whisper's in kebab-case. openai-whisper's style is accepted as well: snake_case, None for a number that
-may be absent, True or False behind a switch (or "no" before its name), lists with commas. Each option has a group of
-the help. Defaults are those of the option classes. Shells complete names of models and languages, and folders.
+Flags are kebab-case. openai-whisper's style is accepted as well: snake_case, None for a number that may be absent, True
+or False behind a switch (or "no" before its name), lists with commas. The short help shows the usual options;
+--help-all, or -h -v, shows all of them in groups. Shells complete names of models and languages, and folders.
 """
 
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 from click.shell_completion import CompletionItem
@@ -21,76 +22,52 @@ from specedge.models import catalogue, store
 
 from ..options import (
     CPU,
-    DRAFTERS,
     ENCODER_PROVIDERS,
-    MAP_PRESETS,
-    TRANSLATIONS,
+    FALLBACK_TEMPERATURES,
+    Description,
     DrafterOptions,
     TranscribeOptions,
+    described,
+    described_fields,
     drafter_named,
 )
 from ..text.special import LANGUAGE_NAMES, find_language
 
-__all__ = [
-    "COMMON",
-    "MODEL_AND_LANGUAGE",
-    "DECODING",
-    "DETECTION",
-    "DRAFTER",
-    "DRAFTING",
-    "ENCODER_PROVIDER",
-    "GroupedCommand",
-    "GroupedOption",
-    "HINTS",
-    "JSON",
-    "LANGUAGE",
-    "MODEL",
-    "NO_DOWNLOAD",
-    "Names",
-    "Number",
-    "Numbers",
-    "PROMPTING",
-    "THREADS",
-    "Truth",
-    "WINDOWS",
-    "WORDS",
-    "audio_context",
-    "drafter_options",
-    "installed_models",
-    "known_models",
-    "languages",
-    "model_path",
-    "open_model",
-    "option",
-    "options_of",
-    "switch",
-    "transcribe_options",
-]
-
-
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
+    from ..model import WhisperModel
 
     _ParamType = click.ParamType[Any]
 else:
     _ParamType = click.ParamType  # generic only in newer versions of click
 
+_Made = TypeVar("_Made")
+Decorator = Callable[[Any], Any]
 _TRUTHS = ("true", "false")
 _NONE = "None"
+SHOWS_ALL = "specedge.shows_all"
+"""In `Context.meta`: whether help shows all options, and not the usual ones alone."""
 
 
 class GroupedOption(click.Option):
     """An option of a group of the help.
 
     `group`: the group's heading; `shown`: its names and value in the help, by default all names; `is_switch`: bare or
-    with True or False.
+    with True or False; `is_usual`: shown in the short help; `field`: of the options that it sets, for their errors.
     """
 
     def __init__(
-        self, *args: Any, group: str = "Options", shown: str | None = None, is_switch: bool = False, **kwargs: Any
+        self,
+        *args: Any,
+        group: str = "Options",
+        shown: str | None = None,
+        is_switch: bool = False,
+        is_usual: bool = True,
+        field: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.group, self.shown, self.is_switch = group, shown, is_switch
+        self.group, self.shown, self.is_switch, self.is_usual, self.field = group, shown, is_switch, is_usual, field
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         record = super().get_help_record(ctx)
@@ -106,29 +83,46 @@ class GroupedCommand(click.Command):
             return super().invoke(ctx)
         except UsageError as error:
             field, colon, rest = str(error).partition(":")
-            flags = {param.name: max(param.opts, key=len) for param in self.params if isinstance(param, click.Option)}
-            flag = flags.get(field, flags.get(f"vad_{field}"))
-            if flag is None:
+            field = field.removeprefix("VAD option ")
+            options = [param for param in self.params if isinstance(param, GroupedOption)]
+            flags = {param.field or param.name: max(param.opts, key=len) for param in options}
+            if field not in flags:
                 raise
-            raise UsageError(f"{flag}{colon}{rest}") from error
+            raise UsageError(f"{flags[field]}{colon}{rest}") from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        self._show_all(ctx, args)
         try:
             return super().parse_args(ctx, list(self._spelled_out(ctx, args)))
         except click.NoSuchOption as error:
-            from .peers import ANSWERS
-
             answer = ANSWERS.get(_normal(ctx, error.option_name))
             if answer is None:
                 raise
             raise UsageError(f"there is no {error.option_name}: {answer}") from None
 
+    def _show_all(self, ctx: click.Context, args: Sequence[str]) -> None:
+        """Show the whole help and end, if that is asked for."""
+        given = {_normal(ctx, arg) for arg in (args[: args.index("--")] if "--" in args else args)}
+        asks = given & set(ctx.help_option_names) and given & {"-v", "--verbose"}
+        if ("--help-all" in given or asks) and not ctx.resilient_parsing:
+            ctx.meta[SHOWS_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
+        shows_all = ctx.meta.get(SHOWS_ALL, False)
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        n_left_out = 0
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None and isinstance(param, click.Option):
-                groups.setdefault(getattr(param, "group", "Options"), []).append(record)
+            if record is None or not isinstance(param, click.Option):
+                continue
+            if shows_all or getattr(param, "is_usual", True):
+                groups.setdefault(getattr(param, "group", "Options") if shows_all else "Options", []).append(record)
+            else:
+                n_left_out += 1
+        if n_left_out:
+            groups["Options"].append(("--help-all", f"Show {n_left_out} more options, as -h -v does."))
         for heading, records in groups.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
@@ -176,17 +170,17 @@ class Truth(_ParamType):
 
 
 class Number(_ParamType):
-    """A number of `kind`; with `optional` also the word None."""
+    """A number of `kind`; with `optional` also the word None, which stands for `none`."""
 
-    def __init__(self, kind: type[int] | type[float], *, optional: bool = False) -> None:
-        self._kind, self._optional = kind, optional
+    def __init__(self, kind: type[int] | type[float], *, optional: bool = False, none: float | None = None) -> None:
+        self._kind, self._optional, self._none = kind, optional or none is not None, none
         self.name = "integer" if kind is int else "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
         if self._optional and value == _NONE:
-            return None
+            return self._none
         try:
             number = self._kind(value)
         except ValueError:
@@ -231,13 +225,24 @@ class Names(_ParamType):
                 self.fail(f"{part!r} is not one of {', '.join(self._names)}, all", param, ctx)
         return self._names if "all" in given else tuple(dict.fromkeys(given))
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[click.shell_completion.CompletionItem[str]]:
-        from click.shell_completion import CompletionItem
-
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
         return [CompletionItem(before + comma + name) for name in (*self._names, "all") if name.startswith(last)]
+
+
+class Parsed(_ParamType):
+    """A value that a function makes of the text, which raises UsageError for a wrong one."""
+
+    name = "value"
+
+    def __init__(self, parse: Callable[[str], Any]) -> None:
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except UsageError as error:
+            raise UsageError(f"{max(param.opts, key=len)}: {error}" if param is not None else str(error)) from None
 
 
 def _is_switch(param: click.Option | None) -> bool:
@@ -269,64 +274,16 @@ def languages(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return _beginning(incomplete, LANGUAGE_NAMES) or _beginning(incomplete, LANGUAGE_NAMES.values())
 
 
-MODEL = click.option(
-    "-m",
-    "--model",
-    metavar="MODEL",
-    shell_complete=installed_models,
-    help="Model name or bundle folder.  [default: $SPECEDGE_MODEL, else the best installed]",
-)
-ENCODER_PROVIDER = click.option(
-    "--encoder-provider",
-    type=click.Choice(ENCODER_PROVIDERS),
-    default=CPU,
-    show_default=True,
-    cls=GroupedOption,
-    help="What the encoder runs on (docs/providers.md).",
-)
-LANGUAGE = click.option(
-    "-l",
-    "--language",
-    metavar="LANG",
-    shell_complete=languages,
-    help="Spoken language, code or English name.  [default: detected]",
-)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-THREADS = click.option(
-    "-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"
-)
-
-
-def open_model(name: str | None, *, language: str | None = None, verify: bool = True) -> Bundle:
-    """The bundle that --model names, or the default for the language. Raises ModelError and BundleError."""
-    from ..bundle.bundle import Bundle
-
-    return Bundle.open(model_path(name, language=language), verify=verify)
-
-
-def model_path(
-    name: str | None,
-    *,
-    language: str | None = None,
-    task: str = "transcribe",
-    download: bool = True,
-    quiet: bool = False,
-) -> Path:
-    """The folder of the bundle that --model names, else of the default (export/default_model.py). Raises ModelError."""
-    if name is not None:
-        return store.find(name)
-    from specedge.export.default_model import default_model
-
-    return default_model(language, task, download=download, quiet=quiet)
-
-
 def _beginning(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-Decorator = Callable[[Any], Any]
-_DEFAULTS = {field.name: field.default for field in fields(TranscribeOptions)}
-_SMALLEST_INCREMENT = 0.01
+# What completes the values of options, by the first of their names.
+_COMPLETES = {
+    "--model": installed_models,
+    "--draft-model": installed_models,
+    "--language": languages,
+}
 
 
 def option(*names: str, **settings: Any) -> Decorator:
@@ -351,361 +308,206 @@ def options_of(*groups: Sequence[Decorator]) -> Decorator:
     return decorate
 
 
-def _field(name: str, *names: str, **settings: Any) -> Decorator:
-    """The option of the field `name` of TranscribeOptions, with its default."""
-    default = _DEFAULTS[name]
-    shows = isinstance(default, (int, float, str))
-    settings = {"default": default, "show_default": shows, **settings}
-    return option("--" + name.replace("_", "-"), *names, name, **settings)
+def fields_of(options: type, *names: str, without: Sequence[str] = (), **changes: Any) -> tuple[Decorator, ...]:
+    """The command's options of the described fields of a class: all, those named, or all `without` some.
+
+    changes: settings that these options have in this command alone.
+    """
+    kinds = get_type_hints(options)
+    return tuple(
+        _option_of(one.name, kinds[one.name], one.default, about, changes)
+        for one, about in described_fields(options)
+        if (not names or one.name in names) and one.name not in without
+    )
 
 
-def _field_switch(name: str, **settings: Any) -> Decorator:
-    """The switch of a field; one that is on by default is shown with "no", which turns it off."""
-    long = "--" + name.replace("_", "-")
-    default = _DEFAULTS[name]
-    return switch(long, name, **{"default": default, "shown": f"--no-{long[2:]}" if default else long, **settings})
+def values_of(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the described fields of a class that the command has options for, by the fields' names."""
+    keys = {one.name: _key(one.name, about) for one, about in described_fields(options)}
+    return {name: given[key] for name, key in keys.items() if key in given}
 
 
-_INT, _FLOAT = Number(int), Number(float)
-_MAYBE_INT, _MAYBE_FLOAT = Number(int, optional=True), Number(float, optional=True)
-_DRAFTS: dict[str, Any] = {"group": "Drafting"}
-_DECODE: dict[str, Any] = {"group": "Decoding"}
-_FALLBACK: dict[str, Any] = {"group": "Fallback and silence"}
-_WINDOW: dict[str, Any] = {"group": "Windows and timestamps"}
-_PROMPT: dict[str, Any] = {"group": "Prompting"}
-_LANGUAGE: dict[str, Any] = {"group": "Language"}
+def made(options: type[_Made], given: Mapping[str, Any], **more: Any) -> _Made:
+    """The options that the command's values make, and `more`. Raises UsageError."""
+    return options(**{**values_of(options, given), **more})
 
-MODEL_AND_LANGUAGE: tuple[Decorator, ...] = (
-    option(
-        "-m",
-        "--model",
-        "--model-directory",
+
+def _key(name: str, about: Description) -> str:
+    """Where a command has the value of a field."""
+    return about.names[0].lstrip("-").replace("-", "_") if about.names else name
+
+
+def _option_of(name: str, kind: Any, default: Any, about: Description, changes: Mapping[str, Any]) -> Decorator:
+    long, *others = about.names or ("--" + name.replace("_", "-"),)
+    default = changes.get("default", default)
+    short = [one for one in others if not one.startswith("--")]
+    settings: dict[str, Any] = {
+        "group": about.group,
+        "field": name,
+        "is_usual": about.is_usual,
+        "default": default,
+        "help": about.doc,
+        "shell_complete": _COMPLETES.get(long),
+        **changes,
+    }
+    names = (*others, long, _key(name, about))
+    if kind is bool:
+        shown = f"--no-{long[2:]}" if default and not long.startswith("--no-") else long
+        return switch(*names, **{"shown": ", ".join([*short, shown]), **settings})
+    kinds = [one for one in get_args(kind) if one is not types.NoneType] if _is_union(kind) else [kind]
+    settings |= _value(kinds[0], about, is_optional=len(kinds) < len(get_args(kind)) or about.none is not None)
+    if about.metavar:
+        settings |= {"shown": f"{', '.join([*short, long])} {about.metavar}", "metavar": about.metavar}
+    text = (
+        about.default_text
+        if about.default_text is not None
+        else default
+        if isinstance(default, (int, float, str))
+        else ""
+    )
+    if text != "" and "help" not in changes:
+        settings["help"] = f"{settings['help']}  [default: {text}]"
+    return option(*names, **settings)
+
+
+def _value(kind: Any, about: Description, *, is_optional: bool) -> dict[str, Any]:
+    """The settings that say what values an option takes."""
+    inside = get_args(kind)
+    if about.parse is not None:
+        return {"type": Parsed(about.parse)}
+    if about.choices:
+        return {"type": Names(about.choices) if get_origin(kind) is tuple else click.Choice(about.choices)}
+    if kind in (int, float):
+        return {"type": Number(kind, optional=is_optional, none=about.none)}
+    if inside and inside[0] in (int, float):
+        return {"type": Numbers(inside[0], optional=is_optional)}
+    if inside:  # a sequence of names or files
+        return {"multiple": True, "type": click.Path(path_type=Path) if inside[0] is not str else None}
+    return {"type": click.Path(path_type=Path) if kind is Path else None}
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (types.UnionType, Union)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The model of a command, and what it runs on. Raises UsageError for a number of threads that cannot be."""
+
+    model: str | None = described(
+        None,
+        "Model name or bundle folder.",
+        names=("--model", "-m", "--model-directory"),
         metavar="MODEL",
-        shown="-m, --model MODEL",
-        shell_complete=installed_models,
-        help="Model name or bundle folder.  [default: $SPECEDGE_MODEL, else the best installed]",
-    ),
-    option(
-        "-l",
-        "--language",
-        metavar="LANG",
-        shell_complete=languages,
-        help="Spoken language, code or English name.  [default: detected]",
-    ),
+        default_text="$SPECEDGE_MODEL, else the best installed",
+        is_usual=True,
+    )
+    threads: int = described(
+        0, "CPU threads.", names=("--threads", "-t"), metavar="N", default_text="by machine", is_usual=True
+    )
+    encoder_provider: str = described(
+        CPU, "What the encoder runs on (docs/providers.md).", choices=ENCODER_PROVIDERS, group="Model"
+    )
+    downloads: bool = described(
+        True,
+        "Never fetch a model: where none is installed, stop, as with $HF_HUB_OFFLINE.",
+        names=("--download",),
+        group="Model",
+    )
+
+    def __post_init__(self) -> None:
+        if self.threads < 0:
+            raise UsageError(f"threads: got {self.threads}, expected 0 or more")
+
+    def find(self, language: str | None = None, task: str = "transcribe", *, quiet: bool = False) -> Path:
+        """The folder of the bundle, of the default one for these where none is named. Raises ModelError."""
+        if self.model is not None:
+            return store.find(self.model)
+        from specedge.export.default_model import default_model
+
+        return default_model(language, task, download=self.downloads, quiet=quiet)
+
+    def open(self, language: str | None = None, *, verify: bool = True) -> Bundle:
+        """The bundle. Raises ModelError."""
+        from ..bundle.bundle import Bundle
+
+        return Bundle.open(self.find(language), verify=verify)
+
+    def load(self, path: Path) -> WhisperModel:
+        """The model in this folder. Raises ModelError, ProviderError."""
+        from ..model import WhisperModel
+
+        return WhisperModel(path, cpu_threads=self.threads, encoder_provider=self.encoder_provider)
+
+
+DRAFTING = (*fields_of(DrafterOptions, "name", default=None), *fields_of(DrafterOptions, without=("name",)))
+JSON = option("--json", "as_json", is_flag=True, help="Print JSON.")
+INCREMENT = option(
+    "--temperature-increment-on-fallback",
+    type=Number(float, optional=True),
+    default=0.2,
+    metavar="X",
+    is_usual=False,
+    group="Fallback and silence",
+    help="Step to the next temperature, up to 1, when a text fails a test below; None: no fallback.  [default: 0.2]",
 )
-NO_DOWNLOAD = switch(
-    "--no-download",
-    "no_download",
-    shown="--no-download",
-    help="Never fetch a model: where none is installed, stop.  [as with $HF_HUB_OFFLINE]",
-)
-COMMON: tuple[Decorator, ...] = (
-    *MODEL_AND_LANGUAGE,
-    _field("task", type=click.Choice(["transcribe", "translate"]), help="Transcribe, or translate into English."),
-)
-WORDS: tuple[Decorator, ...] = (_field_switch("word_timestamps", help="Find the start and end of every word."),)
-DRAFTER: tuple[Decorator, ...] = (
-    option(
-        "--drafter",
-        type=click.Choice(DRAFTERS),
-        metavar="NAME",
-        help=f"Drafter that guesses the next tokens, for speed; the text is the same: {', '.join(DRAFTERS)}. cascade: "
-        "all that the model has; auto: the quickest, window by window.  [default: auto; with --draft-model or "
-        "--learn draft]",
-    ),
-)
-DRAFTING: tuple[Decorator, ...] = (
-    option(
-        "--draft-model",
-        metavar="MODEL",
-        shell_complete=installed_models,
-        help="Smaller model that drafts, by name or folder.  [default: the model's own, or the known one]",
-        **_DRAFTS,
-    ),
-    option(
-        "--token-map",
-        "token_maps",
-        multiple=True,
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Token map for --drafter tokenmap, ctc, draft, cascade or auto (repeatable).  [default: the model's own]",
-        **_DRAFTS,
-    ),
-    option(
-        "--map-preset",
-        type=click.Choice(MAP_PRESETS),
-        default="default",
-        help="Draft from token maps where it pays, or as the paper does.",
-        **_DRAFTS,
-    ),
-    option(
-        "--lookahead",
-        default=DrafterOptions.lookahead,
-        metavar="WHAT",
-        help="Tokens that a draft model drafts: a number, cost (what pays here), rule, confidence, or adaptive. For "
-        "heads: cost (default) or a fixed number of heads.",
-        **_DRAFTS,
-    ),
-    option(
-        "--translation",
-        type=click.Choice(TRANSLATIONS),
-        default=DrafterOptions.translation,
-        help="How a draft model of another vocabulary is translated: word by word, merging tokens as in OmniDraft, or "
-        "only tokens that both have.  [default: words]",
-        **_DRAFTS,
-    ),
-    _field(
-        "accept",
-        metavar="RULE",
-        help="Which drafts to keep. exact: the text never changes. These may change it, and results say so: typical, "
-        "top-M (such as top-3), a confidence such as 0.8, and, with --drafter draft and a temperature above 0, "
-        "residual (same distribution).",
-        **_DRAFTS,
-    ),
-    switch(
-        "--learn",
-        help="Train the draft model on the target's text as it runs, and keep that for later runs.",
-        **_DRAFTS,
-    ),
-    option(
-        "--learn-domain",
-        default=DrafterOptions.learn_domain,
-        metavar="NAME",
-        help="Keep what is learned under this name, apart from other domains.",
-        **_DRAFTS,
-    ),
-    switch(
-        "--remember",
-        help="Keep n-grams and translated words of your text for later runs (ngram, draft, cascade, auto).",
-        **_DRAFTS,
-    ),
-    switch(
-        "--allow-inexact",
-        help="Draft even on a machine where that may change the text (see `specedge doctor`); results say so.",
-        **_DRAFTS,
-    ),
-)
-DECODING: tuple[Decorator, ...] = (
-    _field(
-        "beam_size",
-        type=_MAYBE_INT,
-        metavar="N",
-        help="Beams at temperature 0, up to 64; 1 is greedy, where drafts save most.",
-        **_DECODE,
-    ),
-    option(
-        "--temperature",
-        type=Numbers(float),
-        default=(0.0,),
-        metavar="X",
-        help="First temperature, or all of them with commas; 0 takes the likeliest token.  [default: 0]",
-        **_DECODE,
-    ),
-    _field("best_of", type=_MAYBE_INT, metavar="N", help="Samples at temperatures above 0, up to 64.", **_DECODE),
-    _field("seed", type=_INT, metavar="N", help="Seed of the samples.", **_DECODE),
-    _field("patience", type=_MAYBE_FLOAT, metavar="X", help="Patience of the beam search.", **_DECODE),
-    _field(
-        "length_penalty",
-        type=_MAYBE_FLOAT,
-        metavar="X",
-        help="Length penalty of beams and samples, 0 to 1; None: divide by length.",
-        **_DECODE,
-    ),
-    _field(
-        "repetition_penalty",
-        type=_FLOAT,
-        metavar="X",
-        help="Above 1, tokens that were said before are less likely.",
-        **_DECODE,
-    ),
-    _field(
-        "no_repeat_ngram_size", type=_INT, metavar="N", help="Never repeat a run of N tokens; 0 allows it.", **_DECODE
-    ),
-    _field(
-        "length_decay",
-        type=Numbers(float, optional=True),
-        metavar="START,X",
-        help="After START tokens, multiply the odds of the end by powers of X, for example 140,1.01.  [default: None]",
-        **_DECODE,
-    ),
-    _field(
-        "max_new_tokens",
-        type=_MAYBE_INT,
-        metavar="N",
-        help="Tokens in a window.  [default: half the context]",
-        **_DECODE,
-    ),
-    _field(
-        "suppress_tokens",
-        type=Numbers(int, optional=True),
-        metavar="IDS",
-        help="Token ids that are never written; -1 is the model's list of non-speech symbols.  [default: -1]",
-        **_DECODE,
-    ),
-    _field_switch("suppress_blank", help="Let a text begin with a blank, or end at once.", **_DECODE),
-    _field(
-        "rules",
-        type=click.Choice(["openai", "hf"]),
-        help="Decode long audio as openai-whisper or as transformers does.",
-        **_DECODE,
-    ),
-    option(
-        "--temperature-increment-on-fallback",
-        type=_MAYBE_FLOAT,
-        default=0.2,
-        show_default=True,
-        metavar="X",
-        help="Step to the next temperature, up to 1, when a text fails a test below; None: no fallback.",
-        **_FALLBACK,
-    ),
-    _field(
-        "compression_ratio_threshold",
-        type=_MAYBE_FLOAT,
-        metavar="X",
-        help="A text fails if its compression ratio is higher.",
-        **_FALLBACK,
-    ),
-    _field(
-        "log_prob_threshold",
-        "--logprob-threshold",
-        type=_MAYBE_FLOAT,
-        metavar="X",
-        shown="--log-prob-threshold X",
-        help="A text fails if its average log-probability is lower.",
-        **_FALLBACK,
-    ),
-    _field(
-        "no_speech_threshold",
-        type=_MAYBE_FLOAT,
-        metavar="X",
-        help="Treat a low-confidence segment as silence if its no-speech probability exceeds this.",
-        **_FALLBACK,
-    ),
-    _field(
-        "hallucination_silence_threshold",
-        type=_MAYBE_FLOAT,
-        metavar="S",
-        help="With word times, skip silences longer than this around text that looks hallucinated.",
-        **_FALLBACK,
-    ),
-)
-WINDOWS: tuple[Decorator, ...] = (
-    option(
-        "--no-timestamps",
-        "--without-timestamps",
-        "without_timestamps",
-        type=Truth(),
-        default=False,
-        is_flag=False,
-        is_switch=True,
-        shown="--no-timestamps",
-        help="Do not let the model predict times: one segment per window.",
-        **_WINDOW,
-    ),
-    _field("max_initial_timestamp", type=_MAYBE_FLOAT, metavar="S", help="Latest start of a window's text.", **_WINDOW),
-    _field(
-        "clip_timestamps",
-        type=Numbers(float),
-        metavar="TIMES",
-        help="Transcribe only these parts: START,END,START,END,... in seconds.  [default: 0, all of it]",
-        **_WINDOW,
-    ),
-    _field(
-        "audio_context",
-        metavar="WHAT",
-        help="How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. A model "
-        "trained on whole windows often loops on shorter ones (tiny.en: 226 % word errors instead of 4.7), so results "
-        "are marked lossy.  [default: full, or auto for models trained on short windows]",
-        **_WINDOW,
-    ),
-    _field(
-        "window_end",
-        type=click.Choice(["full", "pause"]),
-        help="End a window when it is full, or at a pause.  [default: full; models trained on short windows: pause]",
-        **_WINDOW,
-    ),
-    _field(
-        "prepend_punctuations",
-        metavar="TEXT",
-        show_default=False,
-        help="Marks that join the word after them.",
-        **_WINDOW,
-    ),
-    _field(
-        "append_punctuations",
-        metavar="TEXT",
-        show_default=False,
-        help="Marks that join the word before them.",
-        **_WINDOW,
-    ),
-)
-DETECTION: tuple[Decorator, ...] = (
-    _field_switch("multilingual", help="Detect the language in every window.", **_LANGUAGE),
-    _field(
-        "language_detection_segments", type=_INT, metavar="N", help="Windows to detect the language in.", **_LANGUAGE
-    ),
-    _field(
-        "language_detection_threshold",
-        type=_MAYBE_FLOAT,
-        metavar="X",
-        help="Stop at the first language that is at least this likely.",
-        **_LANGUAGE,
-    ),
-)
-HINTS: tuple[Decorator, ...] = (
-    _field("initial_prompt", metavar="TEXT", help="Text before the first window, as context.", **_PROMPT),
-    _field("hotwords", metavar="TEXT", help="Words to expect, put before every window.", **_PROMPT),
-)
-PROMPTING: tuple[Decorator, ...] = (
-    *HINTS,
-    _field_switch("carry_initial_prompt", help="Put it before every window.", **_PROMPT),
-    _field("prefix", metavar="TEXT", help="Text that the first window begins with.", **_PROMPT),
-    _field_switch("condition_on_previous_text", help="Do not use earlier text as context.", **_PROMPT),
-    _field(
-        "prompt_reset_on_temperature",
-        type=_FLOAT,
-        metavar="X",
-        help="Drop earlier text from the context after a window decoded above this temperature.",
-        **_PROMPT,
-    ),
-)
+_SMALLEST_INCREMENT = 0.01
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
     """The options that the command's values make. Raises UsageError for values that cannot be."""
-    taken = {name: given[name] for name in _DEFAULTS if name in given}
-    for name in ("beam_size", "best_of", "patience"):  # None is openai-whisper's word for one of them
-        taken[name] = 1 if taken.get(name, _DEFAULTS[name]) is None else taken.get(name, _DEFAULTS[name])
-    language = given["language"]
-    taken["language"] = None if language in (None, "auto", "None") else find_language(language)
+    language = given.get("language")
+    more: dict[str, Any] = {"language": None if language in (None, "auto", _NONE) else find_language(language)}
     if "temperature" in given:
-        taken["temperature"] = _temperatures(given["temperature"], given["temperature_increment_on_fallback"])
-    taken["audio_context"] = audio_context(given["audio_context"])
-    return TranscribeOptions(**taken)
+        more["temperature"] = _temperatures(given["temperature"], given["temperature_increment_on_fallback"])
+    return made(TranscribeOptions, given, **more)
 
 
 def drafter_options(given: Mapping[str, Any]) -> DrafterOptions:
     """The drafter that the command's values ask for. Raises UsageError."""
-    named = {field.name: given[field.name] for field in fields(DrafterOptions) if field.name != "name"}
-    return drafter_named(given["drafter"], **named)
-
-
-def audio_context(given: str | None) -> str | float | None:
-    """The value of --audio-context: a number where it is one."""
-    try:
-        return given if given is None else float(given)
-    except ValueError:
-        return given
+    return drafter_named(**values_of(DrafterOptions, given))
 
 
 def _temperatures(given: tuple[float, ...], increment: float | None) -> tuple[float, ...]:
     """Rounded, so that the steps of openai-whisper's command are the temperatures of its library."""
-    if len(given) != 1 or increment is None or not 0 <= given[0] <= 1:
+    start = 0.0 if given is FALLBACK_TEMPERATURES else given[0] if len(given) == 1 else None
+    if start is None or not 0 <= start <= 1:
         return given
+    if increment is None:
+        return (start,)
     if not _SMALLEST_INCREMENT <= increment < math.inf:
         raise UsageError(
             f"--temperature-increment-on-fallback: got {increment}, expected {_SMALLEST_INCREMENT} or more, or None"
         )
-    start = given[0]
     n_steps = int((1.0 - start) / increment + 1e-6)
     return tuple(round(start + step * increment, 9) for step in range(n_steps + 1))
+
+
+# Options of other Whisper commands that do not exist here, and what to do instead.
+_SPEAKERS = "specedge does not tell speakers apart; --vad and --word-timestamps give the times that such a tool needs"
+_LIVE = "for live audio use `specedge listen`"
+_FORMAT = "give the format with -f: "
+_CONFIDENCE = "specedge has no colours for confidence; -f json has the log-probability of each segment"
+
+ANSWERS: Mapping[str, str] = {
+    **dict.fromkeys(("--diarize", "--diarization", "--hf-token", "--num-speakers"), _SPEAKERS),
+    **dict.fromkeys(("--min-speakers", "--max-speakers", "--speaker-name", "--tinydiarize"), _SPEAKERS),
+    **dict.fromkeys(("--live-transcribe", "--live-volume-threshold", "--live-input-device"), _LIVE),
+    **dict.fromkeys(("--print-colors", "--print-confidence"), _CONFIDENCE),
+    "--json": f"{_FORMAT}-f json",
+    "--pretty-json": "-f json writes one line; `python -m json.tool` breaks it into several",
+    "--output-json": f"{_FORMAT}-f json",
+    "--output-srt": f"{_FORMAT}-f srt",
+    "--output-vtt": f"{_FORMAT}-f vtt",
+    "--output-txt": f"{_FORMAT}-f txt",
+    "--output-lrc": f"{_FORMAT}-f lrc",
+    "--output-file": "give a folder with -o; files are named like the inputs",
+    "--output": "give a folder with -o; files are named like the inputs",
+    "--align-model": "word times come from the model itself: --word-timestamps",
+    "--grammar": "specedge has no grammars; --hotwords or a token map (--token-map) tell it what to expect",
+    "--num-workers": "one process uses all cores with --threads; --batch-size decodes pieces together",
+    "--cpu-threads": "the option is --threads",
+    "--processors": "the option is --threads",
+    "--flash-attn": "specedge runs on the CPU; leave it out",
+}
+"""By the option's name, what to do instead."""

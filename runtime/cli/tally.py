@@ -26,6 +26,11 @@ class Tally:
         return self._n_inputs + self._n_skipped + self.n_failed > 1
 
     @property
+    def is_first(self) -> bool:
+        """Whether no input before the one at work is done or has failed while it was."""
+        return not self._n_done
+
+    @property
     def mark(self) -> str:
         """`3/20 ` for the third of twenty; nothing for a lone input."""
         return f"{self._n_begun}/{self._n_inputs} " if self._n_inputs > 1 else ""

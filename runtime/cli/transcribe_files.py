@@ -14,68 +14,128 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from specedge.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 
 from ..audio.audio import STDIN, AudioStream, RawFormat, expand_folders, open_audio
+from ..batched import BatchedInferencePipeline
 from ..console import Progress, clock
-from ..decoding.drafter import Drafter
 from ..interrupt import interruption
-from ..longform.segments import Segment
-from ..model import TranscriptionRun, WhisperModel, vad_options
-from ..options import CPU, DrafterOptions, TranscribeOptions
-from ..output.formats import STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
-from ..output.report import coloured_text, describe, legend, source_names, statistics, timed_text
-from .options import model_path
+from ..longform.segments import Segment, TranscriptionInfo
+from ..model import WhisperModel
+from ..options import DrafterOptions, TranscribeOptions, described
+from ..output.formats import FORMATS, STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
+from ..output.report import coloured_text, describe, legend, statistics, timed_text
+from .options import ModelOptions
 from .output_names import output_paths
 from .tally import Tally
 
-__all__ = ["Request", "transcribe_files"]
-
+__all__ = ["OutputOptions", "Request", "transcribe_files"]
 
 _FEWEST = 8  # tokens that say something: single words are often as unsure
 _UNSURE = -1.0  # openai-whisper's logprob_threshold, which all fallbacks missed
+_MESSAGES: dict[str, Any] = {"group": "Messages"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What is read and written, and what is said meanwhile. Raises UsageError for what cannot be."""
+
+    formats: tuple[str, ...] = described(
+        (),
+        f"{', '.join(FORMATS)}, several with commas, or all.",
+        names=("--output-format", "-f"),
+        metavar="FORMATS",
+        choices=FORMATS,
+        default_text="txt; on a terminal with times",
+        is_usual=True,
+    )
+    folder: str | None = described(
+        None,
+        "Write files there, named like the inputs; a folder's sub-folders are kept.",
+        names=("--output-dir", "-o"),
+        metavar="DIR",
+        default_text="print",
+        is_usual=True,
+    )
+    skips_existing: bool = described(
+        False,
+        "Leave out inputs whose files are all in DIR, to go on with a stopped run.",
+        names=("--skip-existing",),
+        is_usual=True,
+    )
+    raw: RawFormat | None = described(
+        None,
+        "Read the inputs as headerless PCM, such as s16le:16000 or s16le:48000:2.",
+        metavar="FORMAT",
+        parse=RawFormat.parse,
+        is_usual=True,
+    )
+    quiet: bool = described(
+        False, "Only print errors and truncated-audio warnings on stderr.", names=("--quiet", "-q"), is_usual=True
+    )
+    verbose: bool = described(
+        False,
+        "Print more on stderr: the model, each input's language and length.",
+        names=("--verbose", "-v"),
+        is_usual=True,
+        **_MESSAGES,
+    )
+    stats: bool = described(
+        False, "Print statistics of drafting and where the time went on stderr.", is_usual=True, **_MESSAGES
+    )
+
+    def __post_init__(self) -> None:
+        if self.skips_existing and self.folder is None:
+            raise UsageError("--skip-existing looks at the files of -o: add -o DIR")
+        if self.folder == "-":
+            raise UsageError("-o - is no folder: to print the text, leave -o out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to transcribe and where to.
+    """What to transcribe, how, and where to.
 
-    model None is the default one (export/default_model.py); downloads: it may be fetched;
-    folder None is standard output; has_times: text on a terminal is shown with times;
-    skips_existing: inputs whose outputs are all there are left out; vad: fields of `VadOptions`, None: no filter;
-    batch_size: pieces of speech decoded together, None: one window after another; options.draft_sources: the text is
-    printed in colours that tell who drafted it (txt on standard output alone); quiet: no remarks and no progress;
-    verbose: more remarks; stats: what speculation did and where the time went.
+    model_folder: where `model` is looked for first; vad: fields of `VadOptions`, None: no filter; batch_size: pieces of
+    speech decoded together, None: one window after another.
     """
 
     files: tuple[str, ...]
-    model: str | None = None
+    model: ModelOptions = ModelOptions()
     model_folder: Path | None = None
-    downloads: bool = True
-    threads: int | None = None
-    encoder_provider: str = CPU
-    formats: tuple[str, ...] = ("txt",)
-    folder: Path | None = None
-    has_times: bool = False
-    skips_existing: bool = False
-    raw: RawFormat | None = None
+    output: OutputOptions = OutputOptions()
+    options: TranscribeOptions = TranscribeOptions()
     drafter: DrafterOptions = DrafterOptions()
     vad: Mapping[str, Any] | None = None
     batch_size: int | None = None
     subtitles: SubtitleOptions = field(default_factory=SubtitleOptions)
-    quiet: bool = False
-    verbose: bool = False
-    stats: bool = False
-    options: TranscribeOptions = field(default_factory=TranscribeOptions)
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        return self.output.formats or ("txt",)
 
     @property
     def filters_speech(self) -> bool:
         """Whether windows are cut from speech alone, so that their times are not those of the audio."""
         return self.vad is not None and self.batch_size is None
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `WhisperModel.transcribe`, or of `BatchedInferencePipeline`, that ask for this."""
+        found = {one.name: getattr(self.options, one.name) for one in fields(self.options)}
+        if self.batch_size is not None:
+            del found["clip_timestamps"]
+            return {**found, "drafter": self.drafter, "vad_parameters": self.vad, "batch_size": self.batch_size}
+        return {**found, "drafter": self.drafter, "vad_filter": self.vad is not None, "vad_parameters": self.vad}
+
+    def find_model(self) -> Path:
+        """The folder of the model. Raises ModelError."""
+        if self.model.model is not None and self.model_folder is not None:
+            if (folder := self.model_folder / self.model.model).is_dir():
+                return folder
+        return self.model.find(self.options.language, self.options.task, quiet=self.output.quiet)
 
 
 def transcribe_files(request: Request, *, notify: Callable[[str], None], report: Callable[[Exception], None]) -> int:
@@ -84,7 +144,8 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     `notify` gets lines for standard error; `report` gets the error of each input that failed.
     Raises UsageError, ModelError, ResourceError, Interrupted, and the error of a lone input.
     """
-    remark = _nothing if request.quiet else notify
+    output = request.output
+    remark = _nothing if output.quiet else notify
     failed: list[Exception] = []
     tally = Tally()
 
@@ -95,35 +156,33 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     files = expand_folders(request.files, notify=remark, report=fail)
     is_alone = len(files) == 1 and not failed
     _check(request, files)
-    targets = output_paths(files, request.folder, request.formats, request.files)
-    path = None if request.model is None else _model_path(request)
+    folder = None if output.folder is None else Path(output.folder)
+    targets = output_paths(files, folder, request.formats, request.files)
+    path = None if request.model.model is None else request.find_model()
     work = list(zip(files, targets, strict=True))
-    if request.skips_existing:
+    if output.skips_existing:
         work = [(source, paths) for source, paths in work if not all(map(os.path.exists, paths.values()))]
     tally.begin(len(work), n_skipped=len(files) - len(work), n_failed=len(failed))
     model: WhisperModel | None = None
-    drafter: Drafter | None = None  # one for all inputs: it keeps what it learns
     with contextlib.ExitStack() as stack:
         for source, paths in work:
             try:
-                with open_audio(source, raw=request.raw) as stream:
+                with open_audio(source, raw=output.raw) as stream:
                     if model is None:
-                        path = path or _model_path(request)  # a model is fetched for audio that can be read
-                        model = WhisperModel(
-                            path, cpu_threads=request.threads or 0, encoder_provider=request.encoder_provider
-                        )
-                        drafter = model.drafter_for(request.drafter, request.options)
-                        stack.callback(drafter.close)
+                        path = path or request.find_model()  # a model is fetched for audio that can be read
+                        model = request.model.load(path)
+                        stack.callback(model.kept_drafters.close)
                         stack.enter_context(model.engine.interruptible())
-                        _say_what_is_used(request, path, drafter, remark, notify)
+                        if output.verbose:
+                            remark(f"model {request.model.model or path.name}: {path}")
                     tally.next()
-                    _Run(request, model, stream, paths, drafter, remark, notify, tally).run()
+                    _Run(request, model, stream, paths, remark, notify, tally).run()
             except Exception as error:
                 if is_alone or not _concerns_one_input(error):
                     raise
                 fail(error)
                 tally.n_failed += 1
-    if tally.is_of_several or request.skips_existing:
+    if tally.is_of_several or output.skips_existing:
         remark(tally.closing())
     return 1 if failed else 0
 
@@ -137,30 +196,25 @@ class _Run:
         model: WhisperModel,
         stream: AudioStream,
         paths: Mapping[str, Path],
-        drafter: Drafter | None,
         remark: Callable[[str], None],
         notify: Callable[[str], None],
         tally: Tally,
     ) -> None:
-        self._tally = tally
-        self._tokenizer = model.bundle.tokenizer
+        self._model, self._tally = model, tally
         self._request, self._stream, self._paths, self._remark, self._notify = request, stream, paths, remark, notify
         self._streamed = STREAMED.get(request.formats[0]) if not paths else None
-        is_seen = self._streamed is not None and _is_terminal()
-        if is_seen and request.has_times and not request.quiet:
-            self._streamed = timed_text(has_colours=not os.environ.get("NO_COLOR"))
-        if is_seen and tally.is_of_several:
-            _print(f"==> {stream.name} <==\n")
-        if request.options.draft_sources:
-            self._streamed = coloured_text(self._tokenizer, source_names(drafter), has_colours=_no_colours() is None)
+        self._info: TranscriptionInfo | None = None
         self._segments: list[Segment] = []
         self._n_segments = 0
         self._n_tokens, self._logprobs, self._is_doubted = 0, 0.0, False
         self._done_s = 0.0
         self._written = paths
         self._stopped_by: BaseException | None = None
-        self._progress = _progress(stream, request, tally, prints_segments=self._streamed is not None)
-        self._call = _begin(model, stream, request, drafter, self._on_progress)
+        # Two things drawn on one terminal would tear each other up.
+        is_hidden = (self._streamed is not None and _is_terminal()) or request.output.quiet
+        name = tally.mark + ("stdin" if stream.name == STDIN else Path(stream.name).name)
+        enabled = False if is_hidden else None
+        self._progress = Progress(stream.duration_s, "s", name, enabled=enabled, is_time=True, after=tally.left())
 
     def run(self) -> None:
         """Transcribe, print or write, and say what is to be said. Raises Interrupted after writing what there is."""
@@ -174,22 +228,43 @@ class _Run:
             raise interruption(self._stopped_by, self._how_far())
 
     def _read(self) -> None:
-        if self._streamed is None:
-            self._segments.extend(self._until_stopped())
-            return
-        for piece in self._streamed(self._until_stopped(), self._request.subtitles):
-            _print(piece)
+        """Have the text decoded, printed as it comes, or kept for files."""
+        front = self._model if self._request.batch_size is None else BatchedInferencePipeline(self._model)
+        segments, self._info = front.transcribe(
+            self._stream, on_progress=self._on_progress, **self._request.arguments()
+        )
+        with contextlib.closing(segments):
+            said = self._until_stopped(segments)
+            if self._streamed is None:
+                self._segments.extend(said)
+                return
+            for piece in self._writer(self._info.drafters)(said, self._request.subtitles):
+                _print(piece)
 
-    def _until_stopped(self) -> Iterator[Segment]:
+    def _writer(self, drafters: tuple[str, ...]) -> Callable[..., Iterator[str]]:
+        """What makes pieces of text for standard output of segments."""
+        request, writer = self._request, self._streamed
+        assert writer is not None
+        if _is_terminal() and not request.output.formats and not request.output.quiet:
+            writer = timed_text(has_colours=not os.environ.get("NO_COLOR"))
+        if _is_terminal() and self._tally.is_of_several:
+            _print(f"==> {self._stream.name} <==\n")
+        if request.options.draft_sources:
+            if self._tally.is_first:
+                self._notify(_no_colours() or legend(drafters))
+            writer = coloured_text(self._model.bundle.tokenizer, drafters, has_colours=_no_colours() is None)
+        return writer
+
+    def _until_stopped(self, segments: Iterator[Segment]) -> Iterator[Segment]:
         """The segments; Ctrl-C while the next one is awaited ends them, so that a writer may finish its last cue."""
         try:
-            for segment in self._call:
+            for segment in segments:
                 self._n_segments += 1
                 self._n_tokens += len(segment.tokens)
                 self._logprobs += segment.avg_logprob * len(segment.tokens)
                 self._advance(segment.end)
                 self._doubt()  # before the text that it is about
-                yield segment
+                yield replace(segment, id=segment.id - 1)  # openai-whisper counts from 0
         except (KeyboardInterrupt, Interrupted) as error:
             self._stopped_by = error
 
@@ -213,80 +288,54 @@ class _Run:
         self._progress.update_to(self._done_s)
 
     def _finish(self) -> None:
-        request, call, name = self._request, self._call, self._stream.name
-        said = call.transcription
-        if said.drafter_error is not None:
-            self._notify(f"{name}: the drafter {request.drafter.name} failed and was dropped: {said.drafter_error}")
+        request, info, name = self._request, self._info, self._stream.name
+        if info is not None and info.drafter_error is not None:
+            self._notify(f"{name}: the drafter {request.drafter.name} failed and was dropped: {info.drafter_error}")
         if self._paths:
             if self._segments or self._stopped_by is None:
                 self._written = write_transcript(
-                    self._paths, self._transcript(), request.subtitles, names_are_whole=request.skips_existing
+                    self._paths, self._transcript(), request.subtitles, names_are_whole=request.output.skips_existing
                 )
                 if self._stopped_by is None:
                     self._remark(f"{self._tally.mark}wrote {', '.join(map(str, self._written.values()))}")
         elif self._streamed is None:
             _print(render(request.formats[0], self._transcript()))
         self._tally.done(self._duration_s())
-        if request.verbose:
-            self._remark(f"{name}: {describe(said, self._duration_s(), self._n_segments)}")
-        if request.stats:
-            for line in statistics(said, self._duration_s(), call.total_s, call.n_words):
+        if info is not None and request.output.verbose:
+            self._remark(f"{name}: {describe(info, self._duration_s(), self._n_segments)}")
+        if info is not None and request.output.stats:
+            for line in statistics(info, self._duration_s()):
                 self._notify(f"{name}: {line}")
 
     def _transcript(self) -> Transcript:
+        info = self._info
         return Transcript(
-            text=self._tokenizer.decode([token for segment in self._segments for token in segment.tokens]),
+            text=self._model.bundle.tokenizer.decode([token for one in self._segments for token in one.tokens]),
             segments=self._segments,
-            language=self._call.transcription.language,
+            language=None if info is None else info.language,
             duration_s=self._duration_s(),
-            speculation=self._call.speculation(self._duration_s()),
-            audio_context=self._call.transcription.audio_context.fields(),
-            encoder_provider=self._call.transcription.encoder_provider,
+            speculation={} if info is None else info.speculation,
+            audio_context={} if info is None else info.audio_context,
+            encoder_provider=self._request.model.encoder_provider if info is None else info.encoder_provider,
             interrupted=self._stopped_by is not None,
         )
 
     def _duration_s(self) -> float:
-        """Seconds of audio, as far as it was read; of the audio before the filter where one cuts it."""
-        if not self._request.filters_speech:
-            return float(self._call.transcription.duration_s)
-        is_whole = self._stream.duration_s is not None and self._stopped_by is None
-        return self._stream.duration_s or 0.0 if is_whole else self._done_s
+        """Seconds of audio, as far as it was worked through where it was stopped."""
+        return self._done_s if self._info is None or self._stopped_by is not None else self._info.duration
 
     def _how_far(self) -> str:
         total_s = self._stream.duration_s
         done_s = self._done_s if total_s is None else min(self._done_s, total_s)
         of = "" if total_s is None else f" of {clock(total_s)}"
         beside = "" if self._written == self._paths else f"; {kept_beside(self._written, self._paths)}"
-        left = "; the same command with --skip-existing goes on" if self._request.skips_existing else ""
+        left = "; the same command with --skip-existing goes on" if self._request.output.skips_existing else ""
         return f"interrupted: {self._stream.name} at {clock(done_s)}{of}{beside}{left}"
-
-
-def _begin(
-    model: WhisperModel,
-    stream: AudioStream,
-    request: Request,
-    drafter: Drafter | None,
-    on_progress: Callable[[float], None],
-) -> TranscriptionRun:
-    """The transcription of `stream`, in batched mode if asked for."""
-    if request.batch_size is None:
-        vad = None if request.vad is None else vad_options(request.vad)
-        return model.begin(stream, request.options, vad=vad, drafter=drafter, on_progress=on_progress)
-    from ..batched import BatchedInferencePipeline
-
-    return BatchedInferencePipeline(model).begin(
-        stream,
-        request.options,
-        vad=request.vad,
-        batch_size=request.batch_size,
-        drafter=drafter,
-        on_progress=on_progress,
-    )
 
 
 def _check(request: Request, files: list[str]) -> None:
     """Combinations that cannot be. Raises UsageError."""
-    if request.folder is None:
+    if request.output.folder is None:
         if len(request.formats) > 1:
             raise UsageError(
                 f"several formats ({', '.join(request.formats)}) need a folder: add -o DIR, or give one format"
@@ -295,31 +344,8 @@ def _check(request: Request, files: list[str]) -> None:
             raise UsageError(
                 f"{request.formats[0]} of {len(files)} inputs cannot share standard output: add -o DIR, or use -f txt"
             )
-    if request.options.draft_sources and (request.folder is not None or request.formats != ("txt",)):
+    if request.options.draft_sources and (request.output.folder is not None or request.formats != ("txt",)):
         raise UsageError("--print-drafts colours text on standard output: leave out -o, and any -f but txt")
-
-
-def _model_path(request: Request) -> Path:
-    if (
-        request.model is not None
-        and request.model_folder is not None
-        and (request.model_folder / request.model).is_dir()
-    ):
-        return request.model_folder / request.model
-    options = request.options
-    return model_path(
-        request.model, language=options.language, task=options.task, download=request.downloads, quiet=request.quiet
-    )
-
-
-def _say_what_is_used(
-    request: Request, path: Path, drafter: Drafter, remark: Callable[[str], None], notify: Callable[[str], None]
-) -> None:
-    """The colours of drafters, and the model."""
-    if request.options.draft_sources:
-        notify(_no_colours() or legend(source_names(drafter)))
-    if request.verbose:
-        remark(f"model {request.model or path.name}: {path}")
 
 
 def _no_colours() -> str | None:
@@ -342,15 +368,6 @@ def _concerns_one_input(error: Exception) -> bool:
 
 def _is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
-
-
-def _progress(stream: AudioStream, request: Request, tally: Tally, *, prints_segments: bool) -> Progress:
-    # Two things drawn on one terminal would tear each other up.
-    is_hidden = (prints_segments and _is_terminal()) or request.quiet
-    name = tally.mark + ("stdin" if stream.name == STDIN else Path(stream.name).name)
-    return Progress(
-        stream.duration_s, "s", name, enabled=False if is_hidden else None, is_time=True, after=tally.left()
-    )
 
 
 def _print(text: str) -> None:

@@ -79,9 +79,11 @@ class DraftedSegment(Segment):
 class TranscriptionInfo:
     """Facts about the audio as a whole. Times in seconds.
 
-    `speculation`, `audio_context` and, with a stream of unknown length, `duration` are filled while segments are read.
+    `speculation`, `audio_context`, `drafter_error` and, with a stream of unknown length, `duration` are filled while
+    segments are read.
     language_probability: 1.0 for a given language; all_language_probs: likeliest first, None unless detected;
-    encoder_provider: what the encoder ran on, with its version and device.
+    encoder_provider: what the encoder ran on, with its version and device; drafters: names that the sources of a
+    `DraftedSegment` may have; drafter_error: why the drafter was dropped, None where it was not.
     """
 
     language: str
@@ -94,3 +96,5 @@ class TranscriptionInfo:
     speculation: Mapping[str, Any] = field(default_factory=dict)
     audio_context: Mapping[str, Any] = field(default_factory=dict)
     encoder_provider: str = CPU
+    drafters: tuple[str, ...] = ()
+    drafter_error: str | None = None

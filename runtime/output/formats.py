@@ -30,8 +30,9 @@ from specedge.files import Kind, write_atomic
 
 from ..decoding.statistics import Learning, Speculation, calls_per_word
 from ..longform.segments import Segment, Word
-from ..options import CPU
+from ..options import CPU, described
 
+_GROUP: dict[str, Any] = {"group": "Subtitles"}
 _LONG_PAUSE_S = 3.0
 _ANY_NUMBER = 1000
 # A word inside its white space; one with a line break in the middle is left as it is.
@@ -40,24 +41,20 @@ _WORD = re.compile(r"\A(\s*)(.*)$")
 
 @dataclass(frozen=True, kw_only=True)
 class SubtitleOptions:
-    """How subtitles made of words are broken. None, or 0, sets no limit.
+    """How subtitles made of words are broken. None, or 0, sets no limit. Raises UsageError for a negative limit."""
 
-    max_line_width
-        characters in a line.
-    max_line_count
-        lines in a cue. With a line width too, cues run on across segments, and a pause above 3 s ends one.
-    max_words_per_line
-        words in a cue; without effect where both limits above are given.
-    highlight_words
-        one cue for each word as it is spoken, in which that word is underlined.
-
-    Raises UsageError for a negative limit.
-    """
-
-    max_line_width: int | None = None
-    max_line_count: int | None = None
-    max_words_per_line: int | None = None
-    highlight_words: bool = False
+    max_line_width: int | None = described(None, "Characters in a line.", metavar="N", is_usual=True, **_GROUP)
+    max_line_count: int | None = described(
+        None,
+        "Lines in a subtitle, which may then span segments up to a pause of 3 s; needs a line width.",
+        metavar="N",
+        is_usual=True,
+        **_GROUP,
+    )
+    max_words_per_line: int | None = described(
+        None, "Words in a subtitle; without effect where both limits above are given.", metavar="N", **_GROUP
+    )
+    highlight_words: bool = described(False, "Underline each word while it is spoken.", **_GROUP)
 
     def __post_init__(self) -> None:
         for name in ("max_line_width", "max_line_count", "max_words_per_line"):

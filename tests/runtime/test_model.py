@@ -174,7 +174,6 @@ def test_an_english_model_says_english(english: specedge.WhisperModel, caplog: p
     assert english.detect_language(SOUND) == ("en", 1.0, [("en", 1.0)])
     with caplog.at_level(logging.INFO):
         segments, info = english.transcribe(SOUND, language="de", multilingual=True, temperature=0)
-    assert f"{len(SOUND) / RATE:.1f} s of audio, language en (1.00)" in caplog.text
     assert (info.language, info.language_probability, info.all_language_probs) == ("en", 1.0, None)
     assert "language='de' is ignored" in caplog.text and "multilingual=True is ignored" in caplog.text
     assert list(segments) == list(english.transcribe(SOUND, temperature=0)[0])

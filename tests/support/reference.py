@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import specedge  # noqa: E402
 import specedge.fleet  # noqa: E402
+from specedge.runtime.cli.options import SHOWS_ALL  # noqa: E402
+from specedge.runtime.options import DrafterOptions, TranscribeOptions, described_fields  # noqa: E402
 from support.tree import ROOT  # noqa: E402
 
 CLI, PYTHON = ROOT / "docs" / "cli.md", ROOT / "docs" / "python.md"
@@ -34,66 +37,19 @@ _PARTS = {
     "SpeechRecognition": ("__call__",),
     "Drafter": ("begin", "propose", "observe", "end", "close"),
 }
-# What each argument of `WhisperModel.transcribe` means, in one line. An argument without one is an error.
+# What the arguments of `WhisperModel.transcribe` mean that are no field of options.
 _MEANINGS = {
-    "audio": "A path, `-` for standard input, a binary file, or samples `[n_samples]` at 16 kHz, float or int16.",
-    "language": "Code or English name; None: detected.",
-    "task": "`transcribe`, or `translate` into English.",
+    "audio": "A path, `-` for standard input, a binary file, samples `[n_samples]` at 16 kHz, float or int16, or a "
+    "stream of `open_audio`.",
     "log_progress": "Show progress on standard error.",
-    "beam_size": "Beams at temperature 0, up to 64; 1 is greedy decoding.",
-    "best_of": "Samples at temperatures above 0, up to 64.",
-    "patience": "The beam search ends after `beam_size * patience` finished texts.",
-    "length_penalty": "Exponent of the length that a text's log-probability is divided by.",
-    "repetition_penalty": "Above 1, tokens that were said before become less likely.",
-    "no_repeat_ngram_size": "No run of so many tokens comes twice; 0 allows any.",
-    "length_decay": "`(start, factor)`: behind `start` tokens the end becomes likelier with each; None: never.",
-    "temperature": "Tried one after another until a window's text passes the tests below; 0 is greedy.",
-    "compression_ratio_threshold": "Test: a text that compresses better than this fails; None: no such test.",
-    "log_prob_threshold": "Test: a text with a lower average log-probability fails; None: no such test.",
-    "no_speech_threshold": "A text that fails by log-probability is silence if silence is likelier than this.",
-    "condition_on_previous_text": "Give each window the text before it as its prompt.",
-    "prompt_reset_on_temperature": "Forget the text before a window that needed a higher temperature than this.",
-    "initial_prompt": "Text or token ids before the first window.",
-    "carry_initial_prompt": "Keep `initial_prompt` before every window.",
-    "prefix": "Text that the first window begins with.",
-    "hotwords": "Text before every window: words to expect.",
-    "suppress_blank": "Do not let a text begin with a blank or end at once.",
-    "suppress_tokens": "Token ids never written; -1: the model's list of non-speech symbols; None: none.",
-    "without_timestamps": "Do not let the model predict times: one segment for each window.",
-    "max_initial_timestamp": "Latest start of a window's first segment, in seconds.",
-    "word_timestamps": "Find the time of every word.",
-    "prepend_punctuations": "Marks that belong to the word after them.",
-    "append_punctuations": "Marks that belong to the word before them.",
-    "multilingual": "Detect the language in every window.",
     "vad_filter": "Skip what is not speech.",
     "vad_parameters": "A dict of fields of `VadOptions`, or a `VadOptions`.",
-    "max_new_tokens": "Most tokens in a window; None: half of the model's text context.",
     "chunk_length": "Seconds of a window: None, or the model's own length.",
-    "clip_timestamps": "`start,end,start,end,...` in seconds: only these parts. The last end may be left out.",
-    "hallucination_silence_threshold": "With word times: skip longer silences around text that looks invented.",
-    "language_detection_threshold": "Look at no further window once a language is as likely as this.",
-    "language_detection_segments": "Windows to look at for the language.",
-    "drafter": "The name of a drafter, or a `Drafter` of your own. See [drafters](drafters.md).",
-    "token_map": "A token map file, or several; None: those in the bundle.",
-    "token_maps": "Token map files; none: those in the bundle.",
-    "map_preset": "How token maps draft: `default` weighs costs, `paper` follows the paper.",
-    "draft_model": "The smaller model that drafts, by name or folder. Asks for the drafter `draft`.",
-    "lookahead": "How many tokens are drafted: `cost`, `rule`, `confidence`, `adaptive`, or a number.",
-    "translation": "How a draft in another vocabulary is translated: `words`, `tokens` or `direct`.",
-    "learn": "Let the draft model learn from its target while it works, and keep that for later runs.",
-    "learn_domain": "The name under which the draft model's learning is kept.",
-    "remember": "Keep n-grams and translated words for later runs.",
-    "rules": "Long form as in openai-whisper (`openai`) or as in transformers' `generate` (`hf`).",
-    "accept": "Which drafts are kept: `exact`; `typical`, `top-M` or a confidence such as `0.8` may change the text.",
-    "seed": "Key of the noise that samples are drawn with: the same seed gives the same text.",
-    "audio_context": "How much of a window is encoded: `full`, `auto` (what holds audio), or at least so many seconds; "
-    "None: what the model was trained for.",
-    "window_end": "`full`, or `pause`: in longer audio a window ends with the first pause; None: what suits the model.",
-    "draft_sources": "Keep who drafted each token, in `DraftedSegment`.",
-    "allow_inexact": "Draft also on a machine where that may change the text.",
     "logprob_threshold": "openai-whisper's name for `log_prob_threshold`.",
     "on_progress": "Called with the seconds of audio that are done.",
 }
+# Arguments that have another name than their field.
+_FIELDS = {"drafter": "name", "token_map": "token_maps"}
 
 
 def help_texts() -> str:
@@ -108,6 +64,7 @@ def _helps(command: click.Command, name: str, parent: click.Context | None = Non
     command = copy.copy(command)
     command._help_option = None  # click keeps it from the first help, which may have been asked without the parent
     context = click.Context(command, parent=parent, info_name=name.split()[-1], **settings)
+    context.meta[SHOWS_ALL] = True
     shown = "\n".join(line.rstrip() for line in click.unstyle(command.get_help(context)).strip().splitlines())
     yield f"## {name}\n\n```text\n{shown}\n```"
     if isinstance(command, click.Group):
@@ -121,9 +78,11 @@ def arguments() -> str:
     """A table of the arguments of `WhisperModel.transcribe`."""
     rows = ["| argument | default | meaning |", "| --- | --- | --- |"]
     signature = inspect.signature(specedge.WhisperModel.transcribe)
+    described = [*described_fields(TranscribeOptions), *described_fields(DrafterOptions)]
+    meanings = {one.name: about.doc.replace("|", r"\|") for one, about in described} | _MEANINGS
     for name, parameter in list(signature.parameters.items())[1:]:
         default = "" if parameter.default is parameter.empty else f"`{_default(parameter.default)}`"
-        rows.append(f"| `{name}` | {default} | {_MEANINGS[name]} |")
+        rows.append(f"| `{name}` | {default} | {meanings[_FIELDS.get(name, name)]} |")
     return "\n".join(rows)
 
 
@@ -151,9 +110,11 @@ def _shown(name: str, thing: Any) -> str:
     head = f"class {name}" if isinstance(thing, type) else _call(name, thing)
     text = [head, *_indented(inspect.getdoc(thing))]
     fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
+    meanings = {field.name: about.doc for field, about in described_fields(thing)} if fields else {}
     for field in fields:
         if not field.name.startswith("_"):
             text += [*([""] if field is fields[0] else []), f"    {field.name}: {field.type}{_field_default(field)}"]
+            text += [f"        {line}" for line in textwrap.wrap(meanings.get(field.name, ""), _COLUMNS - 8)]
     for method in _PARTS.get(name, ()):
         function = inspect.getattr_static(thing, method)
         text += ["", *_lines(_call(method, function), "    ")]

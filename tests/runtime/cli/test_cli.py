@@ -15,7 +15,7 @@ import pytest
 from specedge.errors import AudioError, BundleError, Interrupted, ModelError, ResourceError, SpecedgeError, UsageError
 from specedge.runtime import model as models
 from specedge.runtime.cli import main
-from specedge.runtime.cli.peers import ANSWERS
+from specedge.runtime.cli.options import ANSWERS
 from specedge.runtime.cli.transcribe import transcribe
 from specedge.runtime.drafters import registry
 from support.fake_cli import SENTENCE, wav
@@ -156,7 +156,7 @@ LINES: list[tuple[list[str], int, str]] = [
     (
         ["transcribe", "a.wav", "-t", "two"],
         2,
-        "Invalid value for '-t' / '--threads': 'two' is not a valid integer range (see `specedge transcribe --help`)",
+        "Invalid value for '-t' / '--threads': 'two' is not an integer (see `specedge transcribe --help`)",
     ),
     (["transcribe", "-", "-"], 2, "'-' is given twice: standard input can be read once"),
     (
@@ -200,7 +200,7 @@ LINES: list[tuple[list[str], int, str]] = [
     (
         ["transcribe", "a.wav", "--raw", "mp3"],
         2,
-        "raw format 'mp3': expected ENCODING:RATE or ENCODING:RATE:CHANNELS, for example s16le:16000",
+        "--raw: raw format 'mp3': expected ENCODING:RATE or ENCODING:RATE:CHANNELS, for example s16le:16000",
     ),
 ]
 

@@ -113,7 +113,7 @@ def test_ctrl_c_before_the_first_segment_writes_nothing(here: Path) -> None:
     assert process.stderr is not None and "model demo" in process.stderr.readline()
     time.sleep(0.3)
     out, err = _segments_after_ctrl_c(process)
-    assert out == "" and err.endswith("\nspecedge: interrupted: a.wav at 0:00 of 10:00\n")
+    assert out == "" and err == "specedge: interrupted: a.wav at 0:00 of 10:00\n"
     assert os.listdir("out") == []
 
 

@@ -91,11 +91,11 @@ def test_openai_whispers_flags_mean_the_same(requested: Parse, args: list[str]) 
     assert request.files == ("a.wav",)
     limits = {name: getattr(given, name) for name in SubtitleOptions.__dataclass_fields__}
     assert request.subtitles == SubtitleOptions(**limits)
-    assert request.threads == (given.threads or None)
-    assert request.model == (given.model if "--model" in args else None)
+    assert request.model.threads == (given.threads or 0)
+    assert request.model.model == (given.model if "--model" in args else None)
     assert request.model_folder == (None if given.model_dir is None else Path(given.model_dir))
     if given.output_format != "all":
-        assert request.formats == (given.output_format,) and request.folder == Path(given.output_dir)
+        assert request.formats == (given.output_format,) and request.output.folder == given.output_dir
 
 
 def test_every_flag_of_openai_whisper_is_known() -> None:
@@ -107,7 +107,7 @@ def test_every_flag_of_openai_whisper_is_known() -> None:
 def test_the_defaults_are_those_of_the_options(requested: Parse) -> None:
     request = requested("a.wav")
     assert request.options == TranscribeOptions() and request.subtitles == SubtitleOptions()
-    assert request == Request(files=("a.wav",), has_times=True)
+    assert request == Request(files=("a.wav",))
     assert request.options.temperature == FALLBACK_TEMPERATURES
 
 
@@ -170,7 +170,7 @@ def test_whisper_ctranslate2s_additions(requested: Parse, capsys: pytest.Capture
     args += ["--vad_filter", "True", "--vad_threshold", "0.6", "--vad_min_speech_duration_ms", "100"]
     args += ["--vad_max_speech_duration_s", "30", "--vad_min_silence_duration_ms", "500", "--device_index", "0"]
     request = requested("a.wav", "--model_directory", "x", *args)
-    assert request.model == "x" and request.vad == {
+    assert request.model.model == "x" and request.vad == {
         "threshold": 0.6,
         "min_speech_duration_ms": 100,
         "max_speech_duration_s": 30.0,

@@ -18,7 +18,10 @@ def parse(*args: str, normalise: bool = True) -> dict[str, Any]:
 
     @click.command(
         cls=GroupedCommand,
-        context_settings={"token_normalize_func": (lambda n: n.replace("_", "-")) if normalise else None},
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "token_normalize_func": (lambda n: n.replace("_", "-")) if normalise else None,
+        },
     )
     @click.argument("files", nargs=-1)
     @click.option("-w", "--words", cls=GroupedOption, is_switch=True, is_flag=False, type=Truth(), default=False)
@@ -31,6 +34,7 @@ def parse(*args: str, normalise: bool = True) -> dict[str, Any]:
     @click.option("--ids", cls=GroupedOption, type=Numbers(int, optional=True), default=(-1,), shown="--ids IDS")
     @click.option("-q", "--quiet", cls=GroupedOption, is_flag=True)
     @click.option("--secret", cls=GroupedOption, hidden=True)
+    @click.option("--rare", cls=GroupedOption, is_usual=False, group="Text")
     def command(**given: Any) -> None:
         seen.update(given)
 
@@ -129,7 +133,10 @@ def test_bad_values(args: list[str], said: str) -> None:
 
 
 def test_help_shows_groups_in_order_and_nothing_hidden() -> None:
-    text = parse("--help")["output"]
+    text = parse("--help-all")["output"]
     assert text.index("Options:") < text.index("--words") < text.index("--ids IDS") < text.index("--help")
     assert text.index("--help") < text.index("Text:") < text.index("--prompt")
-    assert "secret" not in text
+    assert "secret" not in text and parse("-h", "-v")["output"] == text
+    short = parse("--help")["output"]
+    assert "--prompt" in short and "--rare" not in short and "--rare" in text
+    assert "Show 1 more options, as -h -v does." in short
