@@ -7,7 +7,8 @@
   kills        commands killed at any moment (tests/kills/kills.py)
   fuzz         readers of files under any bytes (tests/fuzz/fuzz.py)
   soak         memory over many and long recordings (tests/bench/soak.py)
-  lossless     every drafter beside plain decoding (tests/bench/lossless.py)
+  lossless     every kind of draft beside plain decoding, on random weights (tests/bench/lossless.py)
+  speech       every drafter of a trained model beside plain decoding (the same)
 
 Only with --only, because they fetch or build much:
 
@@ -40,6 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from specedge.runtime.output.report import aligned  # noqa: E402
+from support.paths import DEMO, samples  # noqa: E402
 
 LEAST_S = 60.0  # below which a lane says nothing
 GRACE_S = 420.0  # for what a lane had begun when its time was over
@@ -89,7 +91,8 @@ LANES = {
     "kills": Lane(_program("tests/kills/kills.py", "--kills", 1_000_000), 2.0),
     "fuzz": Lane(_program("tests/fuzz/fuzz.py", seconds="--seconds", parts=5), 3.0),
     "soak": Lane(_program("tests/bench/soak.py"), 2.0),
-    "lossless": Lane(_lossless, 3.0),
+    "lossless": Lane(_lossless, 2.0),
+    "speech": Lane(lambda seconds, seed: [*_lossless(seconds, seed), "-m", DEMO, *samples(), "--tokens", 10**6], 1.0),
     "onnxruntime": Lane(_program("tests/onnxruntimes.py"), 3.0, by_default=False),
     "cpus": Lane(_tests("cpus"), 3.0, by_default=False),
 }

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from bench import papers
 
 import specedge
 from specedge import errors
@@ -75,17 +74,6 @@ def test_no_figure_of_a_model_that_nobody_has(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8").lower()
     assert not re.search(r"\bdemo\b|maintenance|net2net", text)
     assert not re.search(r"grown (tiny|base)", text)
-
-
-def test_the_page_of_the_papers_has_what_they_published() -> None:
-    """A row for each claim, in order; what is ours there is filled in by `python -m tests.bench.papers --page`."""
-    text = (DOCS / "papers.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
-    claims = [claim for paper in papers.PAPERS.values() for claim in paper.claims]
-    found = [row[:3] for row in rows if row[0] not in ("heading", "---")]
-    assert found == [[part.replace("|", "/") for part in (c.what, c.published, c.where)] for c in claims]
-    assert all(len(row) == len(papers.HEAD) and row[4] for row in rows)
-    assert all(row[5] for row in rows if row[4] in ("not compared", "not matched", "smaller", "the other way"))
 
 
 def test_the_index_of_experiments_has_every_entry() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support.tree import ROOT, Module, modules, project_files
+from support.tree import ROOT, modules, project_files
 from support.wheel import build_wheel, copy_tree, runtime_closure, size_bytes
 
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -35,20 +35,15 @@ OWN_BYTES = 6_000_000
 WHEEL_BYTES = 1_750_000
 
 
-def shipped() -> list[Module]:
-    """The modules that are in the wheel: all but the recipe of the demo models."""
-    return [module for module in modules() if not module.name.startswith("specedge.models.recipe")]
-
-
 def test_every_package_is_installed() -> None:
     listed = SETTINGS["tool"]["setuptools"]["packages"]
-    assert sorted(listed) == sorted(m.name for m in shipped() if m.is_package)
+    assert sorted(listed) == sorted(m.name for m in modules() if m.is_package)
 
 
 def test_every_file_in_a_package_is_installed() -> None:
     """A file that is no module is lost from the wheel unless package-data names it; the tree has it, so tests pass."""
     data = SETTINGS["tool"]["setuptools"]["package-data"]
-    folders = {m.path.parent: m.name for m in shipped() if m.is_package and m.name != "specedge"}
+    folders = {m.path.parent: m.name for m in modules() if m.is_package and m.name != "specedge"}
     missing = []
     for path in project_files():
         package = folders.get(path.parent)
@@ -61,7 +56,7 @@ def test_the_default_installation_is_lean() -> None:
     closure = runtime_closure()
     assert set(closure) - {"specedge"} <= RUNTIME | EXPORT | BEHIND_THEM | BEHIND_EXPORT
     sizes = {name: size_bytes(d) for name, d in closure.items() if name != "specedge"}
-    own = [m.path for m in shipped()] + list((ROOT / "models" / "vocabularies").glob("*"))
+    own = [m.path for m in modules()] + list((ROOT / "models" / "vocabularies").glob("*"))
     total = sum(sizes.values()) + sum(p.stat().st_size for p in own)
     print(f"installed: {total / 1e6:.1f} MB", {n: f"{s / 1e6:.1f}" for n, s in sizes.items()})
     assert total < INSTALLED_BYTES, sizes
@@ -100,7 +95,7 @@ def _pip(python: Path, *arguments: str) -> None:
 
 def _imported_from(python: Path) -> dict[str, str]:
     """Import every module that needs no [train]; where each came from."""
-    names = [m.name for m in shipped() if ".training" not in m.name and not m.name.endswith("__main__")]
+    names = [m.name for m in modules() if ".training" not in m.name and not m.name.endswith("__main__")]
     code = f"import importlib, json\nprint(json.dumps({{n: importlib.import_module(n).__file__ for n in {names!r}}}))"
     found: dict[str, str] = json.loads(subprocess.run([str(python), "-I", "-c", code], **_TEXT).stdout)
     return found
@@ -110,7 +105,7 @@ def _imported_from(python: Path) -> dict[str, str]:
 def test_the_wheel_holds_the_modules_and_the_data_and_nothing_else(wheel: Path) -> None:
     names = [n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n]
     assert {n.split("/")[0] for n in names} == {"specedge"}
-    expected = {m.name.replace(".", "/") + ("/__init__.py" if m.is_package else ".py") for m in shipped()}
+    expected = {m.name.replace(".", "/") + ("/__init__.py" if m.is_package else ".py") for m in modules()}
     assert {n for n in names if n.endswith(".py")} == expected
     data = {p.relative_to(ROOT).as_posix() for p in project_files()}
     for folder in ("models/vocabularies/", "export/training/lists/"):

@@ -35,8 +35,10 @@ import wave
 from pathlib import Path
 
 import numpy as np
-from rounds import BenchError, print_json, print_table
-from worker import memory_mb
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import BenchError, print_json, print_table  # noqa: E402
 
 from specedge.models import store
 from specedge.runtime.audio.audio import open_audio
@@ -57,6 +59,13 @@ SHORTEST_S, FEWEST_FILES = 240.0, 20  # below this the medians of tenths say not
 SHORTEST_SPARSE_S = 2.0 * SPARSE_S
 Steps = dict[str, dict[str, float | None]]
 SAMPLES = Path(__file__).resolve().parents[2] / "models" / "bundled" / "samples"
+
+
+def memory_mb() -> dict[str, float]:
+    """Resident memory in MB (10^6 bytes), anonymous and at most so far; Linux."""
+    names = {"RssAnon": "anonymous", "VmHWM": "peak"}
+    lines = (line.split() for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
+    return {names[line[0][:-1]]: int(line[1]) * 1024 / 1e6 for line in lines if line and line[0][:-1] in names}
 
 
 def write_speech(path: Path, seconds: float, seed: int, *, is_sparse: bool = False) -> None:
@@ -108,7 +117,7 @@ def child(step: str, model: str, files: list[str]) -> None:
 
     def note(seconds: float = 0.0) -> None:
         memory = memory_mb()
-        seen.append(memory.get("anonymous", memory["peak"]))
+        seen.append(memory["anonymous"])
         if step == "limited" and len(seen) == N_MINUTE_WINDOWS:
             used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_DATA, (used + int(PEAK_LIMIT_MB * 1e6),) * 2)

@@ -4,9 +4,8 @@
 
 In place of a BUNDLE, faster-whisper:FOLDER and openai-whisper:FILE.pt are the same weights in these programs, float32.
 
-Each line of a set has `audio`, a file beside it, or `file`, `start` and `samples` of it at 16 kHz; `language`; and
-`text`. A line without a text is held against the first bundle's own: a set of many voices that nobody wrote down then
-shows what rounding changes. SPEECH.jsonl:NAME takes the lines whose `set` is NAME.
+common.py says what a set is. A recording without a text is held against the first bundle's own: a set of many voices
+that nobody wrote down then shows what rounding changes.
 
 Decoding is what `WhisperModel.transcribe` does with the language given and no drafter: greedy, warmer where a text
 fails; so do the other programs here. English is normalised as openai-whisper does it and counted in words, other
@@ -21,67 +20,27 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rounds import BenchError, print_json, print_table
 from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
 
-from specedge import WhisperModel
-from specedge.runtime.audio.audio import decode_audio
-from specedge.runtime.text.words import edit_distance
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-SAMPLE_RATE_HZ = 16_000
+from bench.common import Recording, Sound, print_json, print_table, recordings, sounds  # noqa: E402
+
+from specedge import WhisperModel  # noqa: E402
+from specedge.runtime.text.words import edit_distance  # noqa: E402
+
 N_DRAWS = 10_000
 ENGLISH, OTHER = EnglishTextNormalizer(), BasicTextNormalizer()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recording:
-    """A line of a set: where its samples are, and the text spoken, "" for none."""
-
-    key: str
-    file: Path
-    span: slice
-    text: str
-    language: str
-
-
-def recordings(given: str, half: int | None, limit: int | None) -> list[Recording]:
-    """The lines of a set, or every second one from the first (`half` 0) or the second (1). Raises BenchError."""
-    path, _, name = given.partition(":")
-    rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    rows = [row for row in rows if not name or row.get("set") == name]
-    if half is not None:
-        rows = rows[half::2]
-    if not rows:
-        raise BenchError(f"{given}: no recordings")
-    return [
-        Recording(
-            key=f"{row.get('audio', row.get('file'))}@{row.get('start', 0)}",
-            file=Path(path).parent / row.get("audio", row.get("file")),
-            span=slice(row["start"], row["start"] + row["samples"]) if "start" in row else slice(None),
-            text=row.get("text", ""),
-            language=row.get("language", "en"),
-        )
-        for row in rows[:limit]
-    ]
-
-
-def samples(found: Sequence[Recording]) -> Iterator[NDArray[np.float32]]:
-    """The sound of each; a file that several lie in is read once."""
-    file, whole = None, np.zeros(0, np.float32)
-    for one in found:
-        if one.file != file:
-            file, whole = one.file, decode_audio(str(one.file))
-        yield whole[one.span]
-
-
-def transcriber(model: str, threads: int) -> tuple[str, Callable[[NDArray[np.float32], str], str]]:
+def transcriber(model: str, threads: int) -> tuple[str, Callable[[Sound, str], str]]:
     """A name for the weights in a program, and what it makes of a sound in a language."""
     program, _, path = model.partition(":")
     if program == "faster-whisper":
@@ -89,7 +48,7 @@ def transcriber(model: str, threads: int) -> tuple[str, Callable[[NDArray[np.flo
 
         theirs = faster_whisper.WhisperModel(path, device="cpu", compute_type="float32", cpu_threads=threads)
 
-        def by_faster_whisper(sound: NDArray[np.float32], language: str) -> str:
+        def by_faster_whisper(sound: Sound, language: str) -> str:
             return "".join(one.text for one in theirs.transcribe(sound, language=language, beam_size=1)[0])
 
         return f"faster-whisper-{Path(path).name}", by_faster_whisper
@@ -100,13 +59,13 @@ def transcriber(model: str, threads: int) -> tuple[str, Callable[[NDArray[np.flo
         torch.set_num_threads(threads)
         openai = whisper.load_model(path, device="cpu")
 
-        def by_openai(sound: NDArray[np.float32], language: str) -> str:
+        def by_openai(sound: Sound, language: str) -> str:
             return str(openai.transcribe(sound, language=language, fp16=False)["text"])
 
         return f"openai-whisper-{Path(path).name}", by_openai
     ours = WhisperModel(Path(model), cpu_threads=threads)
 
-    def by_us(sound: NDArray[np.float32], language: str) -> str:
+    def by_us(sound: Sound, language: str) -> str:
         segments, _ = ours.transcribe(sound, language if ours.is_multilingual else "en", drafter="none")
         return "".join(segment.text for segment in segments)
 
@@ -121,7 +80,7 @@ def texts(model: str, found: Sequence[Recording], keep: Path | None, threads: in
     if log is not None and log.exists():
         kept = dict(json.loads(line) for line in log.read_text(encoding="utf-8").splitlines())
     missing = [one for one in found if one.key not in kept]
-    for one, sound in zip(missing, samples(missing), strict=True):
+    for one, sound in zip(missing, sounds(missing), strict=True):
         kept[one.key] = transcribe(sound, one.language)
         if log is not None:
             with log.open("a", encoding="utf-8") as file:
@@ -166,7 +125,7 @@ def main() -> None:
     figures: list[dict[str, Any]] = []
     spoken: dict[str, list[NDArray[np.int64]]] = {}  # by bundle, of the English sets that have texts
     for name in given.sets:
-        found = recordings(name, given.half, given.limit)
+        found = recordings(name)[slice(given.half, None, 2 if given.half is not None else 1)][: given.limit]
         base: list[str] | None = None
         for entry in given.bundles:
             label, _, folder = entry.partition("=")
@@ -183,7 +142,7 @@ def main() -> None:
         whole = {label: np.concatenate(parts) for label, parts in spoken.items()}
         first = next(iter(whole.values()), None)
         figures += [_figure("all English", label, counted, first) for label, counted in whole.items()]
-    print_table([list(figures[0]), *([str(value) for value in row.values()] for row in figures)])
+    print_table([list(figures[0]), *(list(row.values()) for row in figures)])
     print_json("words", threads=given.threads, half=given.half, figures=figures)
 
 

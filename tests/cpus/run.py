@@ -4,8 +4,8 @@
 
 Each CPU is this machine with features hidden from ONNX Runtime, or one that qemu emulates (cpu_models.py). On each:
 every drafter of the bundled model beside none, doctor's rows of the bundled model and of a small one in each precision,
-`specedge export` of a small model. FOLDER is what `python -m specedge.models.recipe.speech dev FOLDER` wrote: its
-held-out texts are compared between the x86 CPUs. Times are not measured.
+`specedge export` of a small model. FOLDER has shards of speech
+(export/training/corpus.py), whose texts are compared between the x86 CPUs. Times are not measured.
 
 Progress goes to stderr; the table to stdout, or into FILE between its marks; the last line is one JSON document. The
 exit code is 1 unless every CPU asked for was run to its end and passes.

@@ -21,7 +21,6 @@ PICTURE = ROOT / "docs" / "floors.svg"
 # What each room does, in three or four words.
 _DOES = {
     "runtime/_specedge/__main__.py": "the process",
-    "models/recipe": "how the demo was made",
     "runtime/cli": "the command",
     "runtime/_specedge/__init__.py": "import specedge",
     "export/training": "specedge train",

@@ -18,7 +18,7 @@ from support.tree import Module
 # From the top floor down: a room imports only rooms of the floors below its own. A room is a folder, or a file that
 # stands by itself. docs/architecture.md draws them.
 FLOORS = (
-    ("runtime/_specedge/__main__.py", "models/recipe"),
+    ("runtime/_specedge/__main__.py",),
     ("runtime/cli",),
     ("serve", "fleet"),
     ("runtime/_specedge/__init__.py",),
@@ -78,8 +78,6 @@ RULES = (
         libraries=_NUMPY,
         lazy=frozenset({"dask", "distributed", "fsspec"}),
     ),
-    Rule(pattern="models/recipe/llm_tokens.py", libraries=_EXPORT | _TRAIN | {"tokenizers"}),
-    Rule(pattern="models/recipe/*", libraries=_EXPORT | _TRAIN),
     Rule(pattern="models/*"),
     Rule(pattern="export/training/*", libraries=_EXPORT | _TRAIN),
     Rule(pattern="export/*", libraries=_EXPORT, lazy=frozenset({"torch"})),

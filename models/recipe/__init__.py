@@ -1,1 +1,0 @@
-"""How the bundled demo models were made: speech synthesis, training, evaluation. Not in the wheel."""
