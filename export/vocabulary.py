@@ -374,7 +374,7 @@ def read_llm_vocabulary(folder: Path, n_vocab: int, *, end: str, pattern: str) -
         raise CheckpointError(
             f"{folder}: there is no vocabulary; put the model's own tokenizer.json, or its vocab.json, there"
         )
-    if any(regex != PATTERNS[pattern].published for regex in files.regexes):
+    if any(regex != PATTERNS[pattern] for regex in files.regexes):
         raise CheckpointError(f"{files.where}: its pre_tokenizer does not cut text as {pattern} does; ids would differ")
     eot = files.added.get(end)
     if eot is None:

@@ -65,7 +65,7 @@ def test_wheels_for(platform: str, python: str, tmp_path: Path) -> None:
     urls = {
         item["metadata"]["name"].lower(): item["download_info"]["url"] for item in json.loads(result.stdout)["install"]
     }
-    assert {"numpy", "onnxruntime", "click", "av", "onnx", "safetensors"} <= urls.keys()
+    assert {"numpy", "onnxruntime", "click", "av", "regex", "onnx", "safetensors"} <= urls.keys()
     assert all(url.endswith(".whl") for url in urls.values()), urls
     print(platform, python, *(url.rpartition("/")[2] for url in urls.values()), sep="\n  ")
 

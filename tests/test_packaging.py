@@ -20,7 +20,7 @@ from support.wheel import build_wheel, copy_tree, runtime_closure, size_bytes
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 # The default installation, whole. A name that is new here is a decision, and a few megabytes on every device.
-RUNTIME = {"numpy", "onnxruntime", "click", "av"}
+RUNTIME = {"numpy", "onnxruntime", "click", "av", "regex"}
 # To fetch and convert a model: the first command of a new installation does it.
 EXPORT = {"onnx", "safetensors", "huggingface-hub"}
 BEHIND_THEM = {"flatbuffers", "protobuf", "packaging", "cffi", "pycparser", "typing-extensions"}

@@ -23,7 +23,7 @@ _EXTRAS = {
     "train": "torch",
     "optimum": "optimum-onnx",
 }
-_NEEDED = ("numpy", "onnxruntime", "click", "av")
+_NEEDED = ("numpy", "onnxruntime", "click", "av", "regex")
 
 
 def installation() -> dict[str, Any]:

@@ -87,6 +87,7 @@ RULES = (
     Rule(pattern="runtime/engine/execution_providers.py", libraries=_NUMPY | {"onnxruntime"}),
     Rule(pattern="runtime/engine/openvino_encoder.py", libraries=_NUMPY, lazy=frozenset({"openvino"})),
     Rule(pattern="runtime/device.py", lazy=frozenset({"onnxruntime"})),
+    Rule(pattern="runtime/text/splitting.py", lazy=frozenset({"regex"})),
     Rule(pattern="runtime/audio/media.py", libraries=_NUMPY, lazy=frozenset({"av"})),
     Rule(pattern="runtime/*", libraries=_NUMPY),
     Rule(pattern="maps/*", libraries=_NUMPY),

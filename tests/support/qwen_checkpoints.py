@@ -122,7 +122,7 @@ def write_tokenizer(folder: Path, *, whole: bool = False, ranks: Sequence[bytes]
         {"content": token, "id": id_, "special": token.startswith("<|")} for token, id_ in ids_of(len(ranks)).items()
     ]
     if whole:
-        split = {"type": "Split", "pattern": {"Regex": PATTERNS[QWEN].published}, "behavior": "Isolated"}
+        split = {"type": "Split", "pattern": {"Regex": PATTERNS[QWEN]}, "behavior": "Isolated"}
         before = {"type": "Sequence", "pretokenizers": [split, {"type": "ByteLevel", "use_regex": False}]}
         model = {"type": "BPE", "vocab": vocab, "merges": merges}
         tokenizer = {"model": model, "pre_tokenizer": before, "added_tokens": added}
