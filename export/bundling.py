@@ -60,7 +60,6 @@ from specedge.runtime.text.special import TokenLayout
 from specedge.runtime.text.splitting import GPT2
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
-from .alignment_heads import find_heads
 from .checkpoint import Checkpoint
 from .chunk_encoder_graph import build_chunk_encoder
 from .ctc_graph import with_ctc_head, write_head_for
@@ -134,7 +133,6 @@ def write_bundle(
     short_windows: bool = False,
     least_positions: int = 0,
     encoder_plain: bool = False,
-    recordings: Sequence[Path] = (),
     report: Report | None = None,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, verified.
@@ -142,10 +140,9 @@ def write_bundle(
     `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's;
     `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `heads` are for the drafters of
     their kinds, besides those in the checkpoint; `ctc` is the file of a trained head; for the windows see Manifest;
-    `encoder_plain`: with the encoder in plain operators too, for execution providers; `recordings` are to find the
-    alignment heads with, in place of the checkpoint's.
+    `encoder_plain`: with the encoder in plain operators too, for execution providers.
 
-    Raises AudioError for recordings that cannot be read or hold no speech, BundleError, MapError when `ctc` is no head
+    Raises BundleError, MapError when `ctc` is no head
     for this encoder, a token map is none, or one of another vocabulary, CheckpointError when the weights or the
     vocabulary cannot be used, Interrupted on Ctrl-C during the self-check, ExactnessError when the graphs do not
     compute what the weights say, UsageError when `out` exists and `replace_existing` is false, or is something that
@@ -167,8 +164,6 @@ def write_bundle(
                 manifest = with_draft(manifest, draft, folder)
             if ctc is not None:
                 manifest = with_ctc_head(manifest, ctc, folder)
-            if recordings:
-                manifest = _with_found_heads(manifest, folder, recordings)
             made = Bundle(path=folder, manifest=manifest, digest="")
             if isinstance(checkpoint.spec, SpeechSpec):
                 numbers = check_speech(made, weights, checkpoint.spec, PRECISIONS[precision])
@@ -184,19 +179,6 @@ def write_bundle(
             write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
             _publish(folder, out, replace_existing=replace_existing)
     return Bundle.open(out)
-
-
-def _with_found_heads(manifest: Manifest, folder: Path, recordings: Sequence[Path]) -> Manifest:
-    """`manifest` with the alignment heads that `recordings` show, whose graph takes the place of the one there."""
-    heads = find_heads(Bundle(path=folder, manifest=manifest, digest=""), recordings)
-    align = folder / f"{ALIGN_GRAPH}.onnx"
-    write_align_graph(folder / "decoder.onnx", align, manifest.dims, heads)
-    return replace(
-        manifest,
-        alignment_heads=heads,
-        graphs={**manifest.graphs, ALIGN_GRAPH: signature(folder, ALIGN_GRAPH)},
-        files={**manifest.files, align.name: file_entry(align)},
-    )
 
 
 class _Counted:
@@ -479,28 +461,7 @@ def add_align_graph(folder: Path) -> Bundle:
     manifest = bundle.manifest
     if ALIGN_GRAPH in manifest.graphs:
         raise UsageError(f"{folder}: this bundle has the graph for word timestamps already")
-    return _add_align(folder, bundle, manifest.alignment_heads or default_heads(manifest.dims))
-
-
-def add_found_heads(folder: Path, recordings: Sequence[Path]) -> Bundle:
-    """Have the bundle `folder` time words by the heads that `recordings` show to follow the audio, and return it.
-
-    Raises AudioError for recordings that cannot be read or hold no speech, UsageError for a speech LLM, BundleError
-    when it is no whole bundle of this format, or its decoder graph is none of ours, ResourceError when the folder
-    cannot be written, Interrupted.
-    """
-    bundle = Bundle.open(folder)
-    try:
-        heads = find_heads(bundle, recordings)
-    except OSError as error:
-        if isinstance(error, SpecedgeError):
-            raise
-        raise ResourceError(f"{folder}: cannot be changed: {error.strerror}; nothing was left behind") from error
-    return _add_align(folder, bundle, heads)
-
-
-def _add_align(folder: Path, bundle: Bundle, heads: tuple[tuple[int, int], ...]) -> Bundle:
-    manifest = bundle.manifest
+    heads = manifest.alignment_heads or default_heads(manifest.dims)
 
     def write(unfinished: Mapping[str, Path]) -> None:
         decoder = bundle.file(manifest.graphs["decoder"].file)

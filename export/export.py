@@ -43,7 +43,6 @@ def export_to(
     short_windows: bool = False,
     shortest_window_s: float | None = None,
     encoder_plain: bool = False,
-    find_heads: Sequence[Path] = (),
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
@@ -52,13 +51,11 @@ def export_to(
     folder of a smaller bundle that drafts for it, files of trained heads, one of each kind, and of a CTC head.
     learnable: with the graphs that a draft learns with. short_windows, shortest_window_s: whether the model was trained
     with short windows too, and the shortest of them; the catalogue knows both of its own checkpoints. encoder_plain:
-    with a second encoder in plain operators, for execution providers other than the CPU's. find_heads: recordings to
-    find the alignment heads with, in place of the checkpoint's.
+    with a second encoder in plain operators, for execution providers other than the CPU's.
 
     Raises SpecedgeError as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
     _check_installed()
-    from .alignment_heads import check_recordings
     from .bundling import add_learn_graphs, check_target, write_bundle
     from .checkpoint import open_heads
     from .sources import forget
@@ -66,7 +63,6 @@ def export_to(
     name = store.check_name(name or _name_of(source, precision))
     target = out if out is not None else store.folder() / name
     check_target(target, replace_existing=force)  # before a download of gigabytes
-    check_recordings(find_heads)
     checkpoint = _open(source, origin, revision, adapter)
     least_positions = _least_positions(checkpoint.spec, shortest_window_s)
     if encoder_plain and isinstance(checkpoint.spec.dims, ChunkDims):
@@ -92,7 +88,6 @@ def export_to(
             short_windows=short_windows or least_positions > 0,
             least_positions=least_positions,
             encoder_plain=encoder_plain,
-            recordings=find_heads,
             report=report,
         )
     forget(checkpoint.spec.source, checkpoint.folder)

@@ -26,9 +26,7 @@ from ..spec import expected_shapes, read_json
 
 DRAFT = "specedge_draft_of"
 UNFROZEN = "specedge_last_layer_of"
-SHORT_WINDOWS = "specedge_short_windows_of"
 _WHAT = {DRAFT: "trained draft", UNFROZEN: "checkpoint trained with its last layer"}
-_WHAT[SHORT_WINDOWS] = "checkpoint trained with short windows"
 _OF_HEADS = "medusa_"
 
 _TOKENIZER_FILES = (
@@ -67,7 +65,7 @@ def write_checkpoint(
 ) -> None:
     """Write the folder `out`: `checkpoint` with `trained` weights by name, in a decoder of `n_layers` layers.
 
-    `mark` is DRAFT, UNFROZEN or SHORT_WINDOWS, `target` the name of what was learned from; `beside` writes what else
+    `mark` is DRAFT or UNFROZEN, `target` the name of what was learned from; `beside` writes what else
     belongs into the folder. Raises UsageError as `check_out` does, CheckpointError for weights of `checkpoint` that
     cannot be read, ResourceError when the folder cannot be written.
     """

@@ -9,8 +9,6 @@ features  for CTC heads: the encoder's output float16 `[n_frames_total, n_audio_
           target says of each window in `NAME.json`, its text and the frames of its timestamps. Rough copies have the
           recipe's acoustics on the audio. Of the padding behind the audio a few frames are kept, now and then all, for
           the head meets them too
-mels      for short windows: the log-mel of the speech float16 `[n_frames_total, n_mels]` in `NAME.npy`, and the ids
-          that the target says of it in `NAME.json`
 rows      for heads and drafts: the decoder's last hidden rows over texts said with timestamps and without, as a drafter
           would be shown them, and the encoder's output: `NAME.hidden.npy`, `NAME.features.npy`, `NAME.json`. Of a
           speech LLM, whose heads see rows alone, texts without timestamps and no encoder's output
@@ -565,38 +563,6 @@ def collect_rows(wanted: Collection, ear: Target | None = None) -> None:
         _save_index(stem, {"texts": texts})
 
     wanted.write("rows", write)
-
-
-def collect_mels(wanted: Collection) -> None:
-    """Write shards of the log-mel of the windows and of what the target says of the whole window that each begins, with
-    timestamps or without in turn."""
-    target = wanted.target
-
-    def write(stem: Path, chunk: Iterator[Float], first: int) -> None:
-        rows: list[dict[str, Any]] = []
-        mels: list[F16] = []
-        for source, samples in enumerate(chunk, first):
-            mel, n_content = target.mel(samples)
-            heard = target.engine.encode(mel)
-            prompt, result = target.say(heard, target.language_of(heard), timestamps=source % 2 == 0)
-            if target.is_sure(result) and n_content:
-                ids = [*prompt, *result.tokens, target.manifest.tokens.eot]
-                rows.append({"ids": ids, "n_frames": n_content, "source": source})
-                mels.append(mel[:, :n_content].T.astype(np.float16))
-        _save(stem.with_name(f"{stem.name}.npy"), mels, (target.manifest.dims.n_mels,))
-        _save_index(stem, {"windows": rows})
-
-    wanted.write("mels", write)
-
-
-def load_mels(folder: Path) -> Iterator[tuple[F16, tuple[int, ...], int]]:
-    """Of all finished shards, in order: the log-mel float16 `[n_frames, n_mels]`, ids and source. Raises OSError."""
-    for index in sorted(folder.glob("mels-*.json")):
-        mels, at = np.load(index.with_suffix(".npy"), mmap_mode="r", allow_pickle=False), 0
-        for row in json.loads(index.read_text(encoding="ascii"))["windows"]:
-            n_frames = int(row["n_frames"])
-            yield mels[at : at + n_frames], tuple(row["ids"]), int(row["source"])
-            at += n_frames
 
 
 def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16]]:

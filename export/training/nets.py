@@ -1,4 +1,4 @@
-"""Whisper's encoder, decoder and heads in torch.
+"""Whisper's decoder and heads in torch.
 
 The decoder is what `specedge train draft` trains: encoder and token table are frozen, so that a draft can share the
 encoder with its target (Distil-Whisper, Gandhi et al. 2023, section 3, trains the token table; a few hours of audio say
@@ -61,53 +61,6 @@ class Block(nn.Module):
         rows = rows + self.encoder_attn(self.encoder_attn_layer_norm(rows), features, causal=False)
         out: Tensor = rows + self.fc2(F.gelu(self.fc1(self.final_layer_norm(rows))))
         return out
-
-
-class EncoderLayer(nn.Module):
-    """One encoder layer with Whisper's names."""
-
-    def __init__(self, d: int, n_head: int, n_ffn: int) -> None:
-        super().__init__()
-        self.self_attn = _Attention(d, n_head)
-        self.self_attn_layer_norm, self.final_layer_norm = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.fc1, self.fc2 = nn.Linear(d, n_ffn), nn.Linear(n_ffn, d)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Positions [B, n_ctx, d]."""
-        y = self.self_attn_layer_norm(rows)
-        rows = rows + self.self_attn(y, y, causal=False)
-        out: Tensor = rows + self.fc2(F.gelu(self.fc1(self.final_layer_norm(rows))))
-        return out
-
-
-class EncoderNet(nn.Module):
-    """Whisper's encoder of `n_layers` layers, whose names are transformers' below model.encoder.
-
-    positions: float32 [n_ctx, d], which are sines and not trained.
-    """
-
-    def __init__(self, n_mels: int, n_layers: int, n_head: int, n_ffn: int, positions: Tensor) -> None:
-        super().__init__()
-        self.n_ctx, d = positions.shape
-        self.register_buffer("positions", positions, persistent=False)
-        self.conv1 = nn.Conv1d(n_mels, d, kernel_size=3, padding=1)
-        self.conv2 = nn.Conv1d(d, d, kernel_size=3, padding=1, stride=2)
-        self.layers = nn.ModuleList(EncoderLayer(d, n_head, n_ffn) for _ in range(n_layers))
-        self.layer_norm = nn.LayerNorm(d)
-
-    def forward(self, mel: Tensor) -> Tensor:
-        """Features [B, n_frames / 2, d] of log-mels [B, n_mels, n_frames], of a whole window or less."""
-        rows = F.gelu(self.conv2(F.gelu(self.conv1(mel)))).transpose(1, 2)
-        rows = rows + self.get_buffer("positions")[: rows.shape[1]]
-        for layer in self.layers:
-            rows = layer(rows)
-        out: Tensor = self.layer_norm(rows)
-        return out
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The trained weights under transformers' names."""
-        for name, value in self.named_parameters():
-            yield f"{_ENCODER}.{name}", value.detach()
 
 
 class HeadNet(nn.Module):
@@ -174,7 +127,6 @@ class HeadNet(nn.Module):
 
 
 _ROOT = "model.decoder"
-_ENCODER = "model.encoder"
 
 
 class DraftNet(nn.Module):
@@ -206,15 +158,6 @@ class DraftNet(nn.Module):
         for layer in list(self.layers)[:-1]:
             rows = layer(rows, features)
         return rows
-
-    def states(self, ids: Tensor, features: Tensor) -> Tensor:
-        """The rows behind each layer and behind the last norm, [n_layers + 1, B, T, d], of the same."""
-        rows = self.get_buffer("table")[ids] + self.embed_positions.weight[: ids.shape[1]]
-        found = []
-        for layer in self.layers:
-            rows = layer(rows, features)
-            found.append(rows)
-        return torch.stack([*found, self.layer_norm(rows)])
 
     def logits(self, rows: Tensor) -> Tensor:
         """Of rows [N, d]: [N, n_vocab], without any rules."""
@@ -259,16 +202,4 @@ def decoder_of(checkpoint: Checkpoint, n_layers: int | None = None) -> DraftNet:
     net.layer_norm.load_state_dict(norm)
     positions = checkpoint.tensor(f"{_ROOT}.embed_positions.weight")
     net.embed_positions.load_state_dict({"weight": torch.from_numpy(positions)})
-    return net
-
-
-def encoder_of(checkpoint: Checkpoint) -> EncoderNet:
-    """The encoder of a checkpoint. Raises CheckpointError for its weights."""
-    spec = checkpoint.spec
-    dims = spec.dims
-    positions = torch.from_numpy(checkpoint.tensor(f"{_ENCODER}.embed_positions.weight"))
-    net = EncoderNet(dims.n_mels, dims.n_audio_layer, dims.n_audio_head, spec.n_audio_ffn, positions)
-    net.load_state_dict(
-        {name: torch.from_numpy(checkpoint.tensor(f"{_ENCODER}.{name}")) for name, _ in net.named_parameters()}
-    )
     return net

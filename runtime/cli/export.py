@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +23,11 @@ _PATH = click.Path(path_type=Path)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-def _grow(folder: Path, option: str, head: Path | None, recordings: Sequence[Path], force: bool) -> None:
+def _grow(folder: Path, option: str, head: Path | None, force: bool) -> None:
     """Change the bundle `folder` in place. Raises UsageError where something would be lost by it."""
     from specedge.export.bundling import (
         add_align_graph,
         add_ctc_head,
-        add_found_heads,
         add_learn_graphs,
         mark_short_windows,
     )
@@ -42,19 +40,12 @@ def _grow(folder: Path, option: str, head: Path | None, recordings: Sequence[Pat
         grown, gained = add_learn_graphs(folder), "can learn as a draft now"
     elif option == "--short-windows":
         grown, gained = mark_short_windows(folder), "is marked as trained with short windows"
-    elif recordings:
-        grown = add_found_heads(folder, recordings)
-        gained = f"times words now by the heads {_head_names(grown)}"
     else:
         grown = add_align_graph(folder)
         gained = f"can time words now, with {len(grown.manifest.alignment_heads)} alignment heads"
     click.echo(f"{grown.path}: {grown.manifest.name} {gained}")
     if head is not None:
         say_next("bench", "talk.wav", "-m", model_argument(grown.path))
-
-
-def _head_names(bundle: Bundle) -> str:
-    return " ".join(f"{layer}.{head}" for layer, head in bundle.manifest.alignment_heads)
 
 
 def _check_changeable(folder: Path, *, is_for_head: bool) -> None:
@@ -92,7 +83,6 @@ Examples:
   specedge export small --encoder-plain          for --encoder-provider: the encoder on other kernels
   specedge export ./old-bundle --add-align       word timestamps for an old bundle
   specedge export ./bundle --add-ctc head.onnx   a CTC head for an existing bundle
-  specedge export ./my-finetune --find-heads talk.wav   with the heads that time words best
 """
 )
 @click.argument("source")
@@ -127,13 +117,6 @@ Examples:
     help="Shortest window it was trained with (ACFT: 3.2).",
 )
 @click.option("--encoder-plain", is_flag=True, help="Bring the encoder in plain operators too, for --encoder-provider.")
-@click.option(
-    "--find-heads",
-    multiple=True,
-    metavar="AUDIO",
-    type=_PATH,
-    help="Speech to find the heads with that time words, where the checkpoint names none or wrong ones (repeatable).",
-)
 @click.option("--add-align", is_flag=True, help="Add word timestamps to the bundle SOURCE.")
 def export(
     source: str, out: Path | None, force: bool, add_ctc: Path | None, add_align: bool, with_draft: bool, **given: Any
@@ -142,8 +125,7 @@ def export(
 
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
     openai-whisper .pt file, a whisper.cpp .bin file, a CTranslate2 or MLX folder, or with --from optimum a folder of
-    ONNX files. --add-align, --add-ctc, --find-heads, --learnable and --short-windows also change a bundle SOURCE in
-    place.
+    ONNX files. --add-align, --add-ctc, --learnable and --short-windows also change a bundle SOURCE in place.
 
     Use --short-windows only for a model that was trained with them: windows are then encoded no further than there is
     audio, and an ordinary Whisper loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's
@@ -157,7 +139,6 @@ def export(
     changes = {
         "--add-align": add_align,
         "--add-ctc": add_ctc is not None,
-        "--find-heads": bool(given["find_heads"]) and is_bundle,
         "--learnable": given["learnable"] and is_bundle,
         "--short-windows": given["short_windows"] and is_bundle,
     }
@@ -167,7 +148,7 @@ def export(
         others = [out, *(given[name] for name in names), given["origin"] != "auto", with_draft, len(wanted) > 1]
         if any(value not in (None, (), False) for value in others):
             raise UsageError(f"{wanted[0]} changes the bundle SOURCE in place; give no option but --force")
-        _grow(store.find(source), wanted[0], add_ctc, given["find_heads"], force)
+        _grow(store.find(source), wanted[0], add_ctc, force)
         return
     if given["precision"] == "int4":
         notify("warning: int4 is smaller, not faster, and costs accuracy; int8 is the default")
@@ -178,8 +159,6 @@ def export(
         draft, _ = pull_draft(source, precision=given["precision"])
     bundle = export_to(source, out, force=force, **given | {"draft": draft})
     click.echo(f"{bundle.path}: {bundle.manifest.name}, {given['precision']}, {_findings(bundle)}")
-    if given["find_heads"]:
-        notify(f"{bundle.path}: words are timed by the heads {_head_names(bundle)}")
     if not bundle.manifest.selfcheck["row_invariance"]["exact"]:
         notify(
             f"{bundle.path}: drafts could change the text on this machine, so drafting with this bundle is off here; "

@@ -35,7 +35,7 @@ def _output(metavar: str, **kind: bool) -> _Decorator:
 
 
 def _collection(hours: float) -> _Decorator:
-    """TARGET, AUDIO and the options that all three commands share."""
+    """TARGET, AUDIO and the options that all commands share."""
     options: tuple[_Decorator, ...] = (
         click.argument("target"),
         click.argument("audio", nargs=-1, required=True),
@@ -62,7 +62,7 @@ def _steps(default: int) -> _Decorator:
 
 @click.group()
 def train() -> None:
-    """Train small models that draft for a target, or short windows into it (needs the extra [train]).
+    """Train small models that draft for a target (needs the extra [train]).
 
     \b
     Examples:
@@ -73,7 +73,6 @@ def train() -> None:
       specedge train draft ./checkpoint talks/ --layers 2 -o ./draft
       specedge train draft large-v2 talks/ --from ./whisper-tiny -o ./draft
       specedge export ./draft --learnable
-      specedge train short-windows ./whisper-base talks/ -o ./short
     """
 
 
@@ -236,34 +235,6 @@ def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **g
             "needed, or a larger --from"
         )
     say_next("export", made.path, "--learnable")
-
-
-@train.command("short-windows")
-@_collection(hours=3.0)
-@_output("CHECKPOINT", file_okay=False)
-@click.option("--rate", type=_POSITIVE, default=1e-6, show_default=True, help="Highest learning rate.")
-@_steps(5000)
-def short_windows(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **given: Any) -> None:
-    """Train TARGET on windows cut behind the speech, for `--audio-context auto`.
-
-    TARGET is a checkpoint; AUDIO is files and folders, without transcripts. A copy of TARGET whose windows are cut to
-    the speech learns the decoder states that TARGET has on whole windows (ACFT). OUTPUT is a checkpoint for
-    `specedge export --short-windows`. At the end held-out AUDIO is transcribed whole and cut, before and after. A small
-    model, or few steps, needs a higher --rate, such as 1e-5. Run the same command again to continue.
-
-    \b
-    Examples:
-      specedge train short-windows ./whisper-base talks/ -o ./whisper-base-short
-      specedge export ./whisper-base-short --short-windows --shortest-window 1
-    """
-    from specedge.export.training.short_windows import SHORTEST_S, ShortPlan, train_short_windows
-
-    course = _course(target, audio, out, work, given)
-    plan = ShortPlan(learning_rate=given["rate"], steps=given["steps"], seed=given["seed"])
-    made = train_short_windows(course, out, plan)
-    click.echo(made.line)
-    notify(f"{made.path}: {made.sentence}")
-    say_next("export", made.path, "--short-windows", "--shortest-window", f"{SHORTEST_S:g}")
 
 
 def _course(target: str, audio: tuple[str, ...], out: Path, work: Path | None, given: Mapping[str, Any]) -> Course:
