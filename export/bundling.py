@@ -73,7 +73,6 @@ from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
 from .plain_encoder import with_plain_encoder
 from .selfcheck import check_bundle
 from .spec import Spec
-from .speech_check import check_speech
 from .speech_layouts import SpeechSpec
 
 
@@ -165,10 +164,7 @@ def write_bundle(
             if ctc is not None:
                 manifest = with_ctc_head(manifest, ctc, folder)
             made = Bundle(path=folder, manifest=manifest, digest="")
-            if isinstance(checkpoint.spec, SpeechSpec):
-                numbers = check_speech(made, weights, checkpoint.spec, PRECISIONS[precision])
-            else:
-                numbers = check_bundle(made, weights, PRECISIONS[precision])
+            numbers = check_bundle(made, weights, checkpoint.spec, PRECISIONS[precision])
             if (
                 MANY_GRAPH in manifest.graphs
                 and not numbers["tree_invariance"]["exact"]

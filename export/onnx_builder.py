@@ -157,11 +157,9 @@ class GraphBuilder:
     def save(self, metadata: Mapping[str, str] | None = None) -> None:
         """Write the graph file, `metadata` in it; the weights are already in the data file."""
         self._data.flush()
-        graph = helper.make_graph(
-            self._nodes, self._name, self._inputs, self._outputs, list(self._initializers.values())
+        model = make_model(
+            helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, list(self._initializers.values()))
         )
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="specedge")
         helper.set_model_props(model, dict(metadata or {}))
         self.path.write_bytes(model.SerializeToString())
 
@@ -172,6 +170,12 @@ class GraphBuilder:
             entry = tensor.external_data.add()
             entry.key, entry.value = key, str(value)
         return tensor
+
+
+def make_model(graph: onnx.GraphProto) -> onnx.ModelProto:
+    """A model of the operator sets that all our graphs have."""
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="specedge")
 
 
 def signature(folder: Path, graph: str) -> GraphSpec:

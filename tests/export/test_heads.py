@@ -13,7 +13,7 @@ from specedge.errors import CheckpointError, UsageError
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import HEADS_FILE, open_checkpoint, open_heads
 from specedge.export.export import export_to
-from specedge.export.heads import Heads, head_shapes
+from specedge.export.heads import Heads
 from specedge.export.selfcheck import relative_error
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
@@ -126,9 +126,8 @@ def test_a_guess_is_the_same_whatever_was_asked_before(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "variant"),
     [
-        ("medusa-linear", {"n_layers": 2, "n_heads": 1}, "untied"),
-        ("medusa-block", {"n_layers": 3, "n_heads": 20}, "plain"),
-        ("medusa-linear", {"own": True, "n_heads": 2}, "plain"),
+        ("medusa-linear", {"n_heads": 1}, "untied"),
+        ("medusa-block", {"n_heads": 20}, "plain"),
         ("mtp-latent", {"n_heads": 20, "tokens": np.arange(5, 800, 3)}, "untied"),
         ("mtp-projection", {"n_heads": 1, "tokens": np.arange(3, 900, 7)}, "plain"),
     ],
@@ -277,17 +276,6 @@ def published_model(kind: str, stored: dict[str, F32], hidden: F32, features: F3
         rows = torch.stack([head(first + i, x[-1]) for i in range(heads.N_HEADS)])
         probs = torch.softmax(rows @ matrix.T, dim=-1)
         return probs.numpy(), (base @ matrix.T).numpy()
-
-
-@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
-def test_files_of_fasterdecoding_are_read(suffix: str, tmp_path: Path) -> None:
-    with open_checkpoint(checkpoint()) as source:
-        expected = heads.medusa_lm_head(tmp_path / f"medusa_lm_head.{suffix}", source.spec.dims, n_layers=2)
-        found = open_heads(tmp_path, source.spec)
-    assert found.spec == expected.spec and found.tokens is None
-    for name, shape in head_shapes(found.spec, 64, 256, 1000):
-        assert found.weights.tensor(name).shape == shape
-        assert (found.weights.tensor(name) == expected.weights.tensor(name)).all()
 
 
 @pytest.mark.parametrize("kind", HEAD_KINDS)

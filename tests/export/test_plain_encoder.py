@@ -18,7 +18,7 @@ from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH
 from specedge.runtime.cli.main import main
 from specedge.runtime.engine.engine import encoder_output
 from specedge.runtime.engine.session import Canceller, load_graph
-from support.exported import bundle, checkpoint, made_folder, noise_mel
+from support.exported import bundle, checkpoint, engine, made_folder, noise_mel
 
 MOST_ERROR = {"fp32": 1e-5, "int8": 0.04}  # of weights alone: nothing else is rounded
 
@@ -42,8 +42,7 @@ def test_it_computes_what_the_weights_say(precision: str, variant: str) -> None:
     for n_frames in (2 * dims.n_audio_ctx, 51):
         mel = noise_mel(dims.n_mels, n_frames)
         (hidden,) = encoder_output(session, mel[None], dims.n_audio_state)
-        with open_checkpoint(checkpoint(variant)) as weights:
-            expected = selfcheck.encode(mel, dims, weights)
+        expected = engine("fp32", variant).encode(mel).hidden
         assert hidden.shape == expected.shape
         assert relative_error(hidden, expected) < MOST_ERROR[precision]
     assert made.manifest.selfcheck["plain_features_relative_error"] < MOST_ERROR[precision]

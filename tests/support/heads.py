@@ -1,4 +1,4 @@
-"""Heads with random weights over the small checkpoints: in memory, as the published files, and in plain NumPy."""
+"""Heads with random weights over the small checkpoints: in memory, as the published files, and in torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export import selfcheck
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.heads import Heads, HeadsSpec, head_shapes
@@ -44,40 +43,31 @@ def random_heads(
     n_heads: int = N_HEADS,
     n_layers: int = 1,
     tokens: NDArray[np.int64] | None = None,
-    own: bool = False,
 ) -> Heads:
-    """Heads of a kind; `own` gives Medusa's kinds a vocabulary matrix a head, as FasterDecoding's files have it."""
+    """Heads of a kind."""
     d = dims.n_text_state
-    spec = HeadsSpec(kind=kind, n_heads=n_heads, n_layers=n_layers, own_vocabulary=own or kind == "mtp-projection")
+    spec = HeadsSpec(kind=kind, n_heads=n_heads, n_layers=n_layers, own_vocabulary=kind == "mtp-projection")
     n_rows = dims.n_vocab if tokens is None else len(tokens)
     arrays = {name: weight(name, shape, 0) for name, shape in head_shapes(spec, d, 4 * d, n_rows)}
     return Heads(spec=spec, weights=Arrays(arrays), tokens=tokens)
 
 
 def guesses(heads: Heads, hidden: F32, features: F32, dims: Dims, decoder: Any) -> F32:
-    """Probabilities, float32 [n_heads, n tokens], of the heads behind the last of the rows `hidden`, in plain NumPy."""
-    weights = heads.weights
-    x = hidden
-    if heads.spec.kind == "medusa-block":
-        x, _ = selfcheck.decoder_layer(x, features, weights, "medusa_block", dims.n_text_head)
-    last = x[-1:]
-    matrix = decoder.tensor(
-        "proj_out.weight" if decoder.has("proj_out.weight") else "model.decoder.embed_tokens.weight"
-    )
-    rows = []
-    for i in range(heads.spec.n_heads):
-        row = last
-        if heads.spec.kind.startswith("medusa-"):
-            row = selfcheck.residual_blocks(last, weights, f"medusa_heads.{i}")
-        if heads.spec.kind == "mtp-latent":
-            row = last @ weights.tensor(f"latent_heads.{i}.weight").T
-        if heads.spec.own_vocabulary:
-            logits = row @ weights.tensor(f"projection_heads.{i}.weight").T
-        else:
-            logits = row @ (matrix if heads.tokens is None else matrix[heads.tokens]).T
-        mass = np.exp(logits - logits.max())
-        rows.append((mass / mass.sum())[0])
-    return np.stack(rows)
+    """Probabilities, float32 [n_heads, n tokens], of the heads behind the last of the rows `hidden`, by torch."""
+    import torch
+
+    from specedge.export.training.nets import Block, HeadNet
+
+    name = "proj_out.weight" if decoder.has("proj_out.weight") else "model.decoder.embed_tokens.weight"
+    matrix = torch.from_numpy(decoder.tensor(name))
+    tokens = range(len(matrix)) if heads.tokens is None else heads.tokens.tolist()
+    d = dims.n_text_state
+    net = HeadNet(heads.spec.kind, heads.spec.n_heads, matrix[list(tokens)], Block(d, dims.n_text_head, 4 * d))
+    net.load_named(heads.weights)
+    with torch.no_grad():
+        last = net.rows(torch.from_numpy(hidden)[None], torch.from_numpy(features)[None])[0, -1:]
+        found = [torch.softmax(net.logits(last, head)[0], -1).numpy() for head in range(net.n_heads)]
+    return np.stack(found)
 
 
 def bundle(precision: str = "int8") -> Bundle:
@@ -134,22 +124,3 @@ def published_checkpoint(
     }
     edit_config(folder, **(settings | changes))
     return folder
-
-
-def medusa_lm_head(file: Path, dims: Dims, *, n_heads: int = N_HEADS, n_layers: int = 1) -> Heads:
-    """Write `file` as FasterDecoding/Medusa names its tensors; the same heads in memory come back."""
-    heads = random_heads("medusa-linear", dims, n_heads=n_heads, n_layers=n_layers, own=True)
-    arrays = heads.weights.arrays  # type: ignore[attr-defined]
-    stored = {}
-    for name, value in arrays.items():
-        if name.startswith("projection_heads."):
-            stored[f"{name.split('.')[1]}.{n_layers}.weight"] = value
-        else:
-            stored[name.removeprefix("medusa_heads.")] = value
-    if file.suffix == ".safetensors":
-        write_tensors(file, stored)
-    else:
-        import torch
-
-        torch.save({name: torch.from_numpy(value) for name, value in stored.items()}, file)
-    return heads

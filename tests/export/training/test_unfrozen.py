@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from specedge.export import selfcheck
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.training.features import HiddenText
 from specedge.export.training.heads import HeadPlan, UnfrozenNet, UnfrozenTrainer, token_table, vocabulary_of
@@ -78,10 +77,11 @@ def test_the_rows_begin_as_the_models_own(tmp_path: Path) -> None:
     said = batch.said[0]
     assert said[:2].tolist() == [-100, -100] and said[2:n].tolist() == list(text.ids[3 : n + 1])
     assert (said[n:] == -100).all()
-    with open_checkpoint(checkpoint()) as source:
-        features = text.features.astype(np.float32)
-        logits = selfcheck.decode(list(text.ids[:n]), features, source.spec.dims, source)
-    assert np.abs(made.net.base_logits(hidden[0, :n]).detach().numpy() - logits).max() < 1e-2
+    with open_checkpoint(checkpoint()) as source, torch.no_grad():
+        decoder = decoder_of(source)
+        features = torch.from_numpy(text.features.astype(np.float32))[None]
+        logits = decoder.logits(decoder(torch.tensor([text.ids[:n]]), features)[0])
+    assert torch.allclose(made.net.base_logits(hidden[0, :n]), logits, atol=1e-2)
 
 
 def test_the_model_itself_and_its_heads_learn_and_the_layers_below_stay(tmp_path: Path) -> None:
