@@ -64,13 +64,14 @@ from .checkpoint import Checkpoint
 from .chunk_encoder_graph import build_chunk_encoder
 from .ctc_graph import with_ctc_head, write_head_for
 from .decoder_graph import build_decoder, padded_vocabulary
-from .derived_graphs import default_heads, write_align_graph, write_learn_graphs, write_many, write_shortlist_graphs
+from .derived_graphs import default_heads, write_align_graph, write_many, write_shortlist_graphs
 from .encoder_graph import build_cross_kv, build_encoder
 from .heads import Heads, write_heads
 from .layers import PRECISIONS, LinearKind, Precision
 from .llama_graph import build_llama, build_projector
 from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
 from .plain_encoder import with_plain_encoder
+from .registered import find
 from .selfcheck import check_bundle
 from .spec import Spec
 from .speech_layouts import SpeechSpec
@@ -490,7 +491,7 @@ def add_learn_graphs(folder: Path) -> Bundle:
         raise UsageError(f"{folder}: this bundle has the graphs to learn with already")
 
     def write(unfinished: Mapping[str, Path]) -> None:
-        write_learn_graphs(bundle.file(bundle.manifest.graphs["decoder"].file), unfinished)
+        find("learn graphs")(bundle.file(bundle.manifest.graphs["decoder"].file), unfinished)
 
     return _add(folder, bundle, [LEARN_GRAPH, VECTORS_GRAPH], write, bundle.manifest)
 

@@ -7,8 +7,7 @@ folder or hub   Hugging Face's layout, also whisper-medusa's and lite-whisper's;
 file            openai-whisper's .pt, whisper.cpp's .bin
 adapter         a folder of peft's, merged into any of these
 heads           heads.safetensors of `specedge train heads`: canonical names (`heads`), and head_tokens, ids as float32,
-                where the vocabulary is a part. medusa_lm_head.* of FasterDecoding/Medusa: i.j.linear.{weight,bias}, and
-                i.n.weight, a vocabulary matrix a head. The kind is what the names say
+                where the vocabulary is a part. The kind is what the names say
 
 `optimum_onnx` opens folders of ONNX files.
 """
@@ -343,38 +342,36 @@ def _what_is(folder: Path) -> str:
 HEADS_FILE = "heads.safetensors"
 TOKENS = "head_tokens"
 HEADS = Kind("file of trained heads", lambda head: head[8:9] == b"{" and f'"{TOKENS}":'.encode() in head)
-_NAMES = (HEADS_FILE, "medusa_lm_head.safetensors", "medusa_lm_head.pt")
 
 
 class _Named:
-    """Tensors of a file under canonical names."""
+    """The tensors of a file of heads."""
 
-    def __init__(self, source: TensorSource, names: Mapping[str, str], where: Path) -> None:
-        self._source, self._names, self._where = source, names, where
+    def __init__(self, source: TensorSource, where: Path) -> None:
+        self._source, self._where = source, where
 
     def entry(self, name: str) -> Stored | None:
-        return self._source.entries[self._names[name]] if name in self._names else None
+        return self._source.entries.get(name)
 
     def has(self, name: str) -> bool:
-        return name in self._names
+        return name in self._source.entries
 
     def tensor(self, name: str) -> NDArray[np.float32]:
-        value = self._source.read(self._names[name])
+        value = self._source.read(name)
         if not np.isfinite(value).all():
             raise CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the file is damaged")
         return value
 
 
 def open_heads(path: Path, spec: Spec) -> Heads:
-    """The heads in a file, or in one of a known name in a folder, for the model of `spec`.
+    """The heads in a file of `specedge train heads`, or in the one in a folder, for the model of `spec`.
 
     Raises CheckpointError for a file that holds no heads, or heads of another shape than this model needs.
     """
     file = _file(path)
-    source: TensorSource = SafetensorsSource([file]) if file.suffix == ".safetensors" else TorchSource([file])
-    names = _canonical_heads(source.entries)
-    named = _Named(source, names, file)
-    found = _spec_of(set(names), file)
+    source = SafetensorsSource([file])
+    named = _Named(source, file)
+    found = _spec_of(set(source.entries), file)
     d, n_vocab = spec.dims.n_text_state, spec.dims.n_vocab
     tokens = _tokens(named, n_vocab, file) if named.has(TOKENS) else None
     n_rows = n_vocab if tokens is None else len(tokens)
@@ -388,25 +385,9 @@ def _file(path: Path) -> Path:
         if not path.is_file():
             raise CheckpointNotFoundError(f"{path}: there is no such file; expected trained heads")
         return path
-    file = next((path / name for name in _NAMES if (path / name).is_file()), None)
-    if file is None:
-        raise CheckpointError(f"{path}: holds no heads (looked for {', '.join(_NAMES)})")
-    return file
-
-
-def _canonical_heads(stored: Mapping[str, Stored]) -> dict[str, str]:
-    """Canonical name -> stored name."""
-    names = {}
-    for name in stored:
-        block = re.fullmatch(r"(\d+)\.(\d+)\.linear\.(weight|bias)", name)
-        matrix = re.fullmatch(r"(\d+)\.\d+\.weight", name)
-        if block is not None:
-            names[f"medusa_heads.{name}"] = name
-        elif matrix is not None:
-            names[f"projection_heads.{matrix[1]}.weight"] = name
-        else:
-            names[name] = name
-    return names
+    if not (path / HEADS_FILE).is_file():
+        raise CheckpointError(f"{path}: holds no heads (looked for {HEADS_FILE})")
+    return path / HEADS_FILE
 
 
 def _spec_of(names: set[str], file: Path) -> HeadsSpec:
@@ -417,12 +398,11 @@ def _spec_of(names: set[str], file: Path) -> HeadsSpec:
             kind="medusa-block" if has_block else "medusa-linear",
             n_heads=counts["medusa"],
             n_layers=_count(names, r"medusa_heads\.0\.(\d+)\."),
-            own_vocabulary=bool(counts["projection"]),
         )
     elif counts["latent"]:
         found = HeadsSpec(kind="mtp-latent", n_heads=counts["latent"])
     elif counts["projection"]:
-        found = HeadsSpec(kind="mtp-projection", n_heads=counts["projection"], own_vocabulary=True)
+        found = HeadsSpec(kind="mtp-projection", n_heads=counts["projection"])
     else:
         raise CheckpointError(f"{file}: holds no heads: no tensor is called as one of a known layout")
     return found

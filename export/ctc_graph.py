@@ -1,4 +1,4 @@
-"""The CTC head: its graph, its NumPy counterpart, and how a trained head gets into a bundle.
+"""The CTC head: its graph, and how a trained head gets into a bundle.
 
 in   features f32 [1, n_ctx, n_audio_state], the encoder's output
 out  frames i64 [n_heard], the frames whose blank probability is below a ceiling stored in the graph
@@ -12,9 +12,7 @@ Blank and byte are two questions (as in the factorised transducers of Variani et
 over all frames: a product, then blocks that look at neighbouring frames, for an encoder made for attention does not say
 all of a byte in one frame. It gives the probability of blank, p; only where that is below the ceiling a wider product
 over the frame and its trunk tells the bytes apart, and byte b has (1 - p) times its softmax. So the wide product costs
-only the frames that are spoken in. Where the encoder was trained with a linear head over characters, its logit of blank
-is added to the gate's and its log-probabilities of characters to the logits of their bytes, so a head begins with all
-that one knows. A head may tell a range of bytes alone: English is spelt with a fifth of them.
+only the frames that are spoken in. A head may tell a range of bytes alone: English is spelt with a fifth of them.
 Products are float32: a drafter's bits do not matter. A frame of NaN passes the gate, for the drafter to see.
 
 A head's file is the graph `ctc` with metadata: the table of units and a fingerprint of the encoder's weights, taken of
@@ -29,9 +27,8 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import erf, log
+from math import log
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -50,7 +47,6 @@ from specedge.runtime.drafters.ctc.head import (
     UNITS_KEY,
     UNITS_SHA256_KEY,
     WEIGHTS_KEY,
-    Posteriors,
     check_units,
     units_sha256,
 )
@@ -75,16 +71,6 @@ class CtcBlock:
     bias: Float
 
 
-@dataclass(frozen=True)
-class CtcCharacters:
-    """A linear head, float32: weight `[n_state, n_characters]`, bias `[n_characters]`, blank first; `units` int64
-    `[n_characters - 1]`, the byte of each other character."""
-
-    weight: Float
-    bias: Float
-    units: NDArray[np.int64]
-
-
 @dataclass(frozen=True, kw_only=True)
 class CtcTimes:
     """Tells when segments begin and end, float32: GELU(neighbours of the trunk by `taps` `[n_taps, n_trunk, n_told]`,
@@ -104,8 +90,7 @@ class CtcWeights:
     frames of a row, one behind the other; `blocks` go on from there.
     gate `[n_trunk]` and gate_bias `[]` give the logit of blank. unit_in `[n_state + n_trunk, n_hidden]`, unit_in_bias
     `[n_hidden]`, unit_out `[n_hidden, n_bytes]`, unit_out_bias `[n_bytes]` give the logits of the bytes from
-    `first_byte` on from frame and trunk; those of characters are among them, all others are never heard.
-    characters: None where the encoder was trained without, and where a row is several frames.
+    `first_byte` on from frame and trunk; all others are never heard.
     """
 
     trunk_in: Float
@@ -118,7 +103,6 @@ class CtcWeights:
     unit_in_bias: Float
     unit_out: Float
     unit_out_bias: Float
-    characters: CtcCharacters | None = None
     blank_ceiling: float = BLANK_CEILING
     first_byte: int = 0
 
@@ -137,41 +121,6 @@ class CtcWeights:
         """Behind the last byte that it tells."""
         return self.first_byte + int(self.unit_out.shape[1])
 
-    def posteriors(self, features: Float) -> Posteriors:
-        """What the graph computes for features `[n_ctx, n_state]`, in float64 up to the last step."""
-        x = features.astype(np.float64)
-        z = _gelu(x @ self.trunk_in + self.trunk_bias).reshape(-1, len(self.gate))
-        for block in self.blocks:
-            reach = len(block.taps) // 2
-            padded = np.pad(z, ((reach, reach), (0, 0)))
-            near = sum(padded[at : at + len(z)] * tap for at, tap in enumerate(block.taps))
-            z = z + _gelu(near @ block.mix + block.bias)
-        blank = z @ self.gate + self.gate_bias
-        if self.characters is not None:
-            spelt = x @ self.characters.weight + self.characters.bias
-            spelt = spelt - np.logaddexp.reduce(spelt[:, 1:], axis=1, keepdims=True)
-            blank = blank + spelt[:, 0]
-        frames = np.flatnonzero(~(blank >= _logit(self.blank_ceiling)))
-        wide = np.concatenate([x[frames // self.n_parts], z[frames]], axis=1)
-        units = _gelu(wide @ self.unit_in + self.unit_in_bias)
-        units = units @ self.unit_out + self.unit_out_bias
-        if self.characters is not None:
-            units[:, self.characters.units - self.first_byte] += spelt[frames, 1:]
-        units -= np.logaddexp.reduce(units, axis=1, keepdims=True)
-        heard = blank[frames, None]
-        units -= np.logaddexp(0, heard)
-        outside = (self.first_byte, N_UNITS - 1 - self.stop_byte)
-        units = np.pad(units, ((0, 0), outside), constant_values=UNSAID)
-        log_probs = np.concatenate([-np.logaddexp(0, -heard), units], axis=1)
-        told = _gelu(_near(z, self.times.taps) + self.times.bias) @ self.times.out + self.times.out_bias
-        return Posteriors(
-            frames=frames,
-            log_probs=log_probs.astype(np.float32),
-            times=told.astype(np.float32),
-            n_ctx=len(z),
-            n_parts=self.n_parts,
-        )
-
 
 def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]) -> None:
     """Write the graph to `path` (`.onnx`), one file with its weights and `metadata`. Raises OSError."""
@@ -181,10 +130,6 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
         picture = _trunk(g, x, weights)
         z = g.node("Transpose", [g.node("Squeeze", [picture, g.ints(0, 3)])], perm=[1, 0])
         blank = _linear(g, z, "gate", weights.gate[:, None], weights.gate_bias.reshape(1))
-        spelt = None
-        if weights.characters is not None:
-            spelt = _characters(g, x, weights, weights.characters)
-            blank = g.node("Add", [blank, spelt.blank])
         ceiling = g.const("blank_ceiling", np.array(_logit(weights.blank_ceiling), np.float32))
         is_heard = g.node("Not", [g.node("GreaterOrEqual", [g.node("Squeeze", [blank, g.ints(1)]), ceiling])])
         frames = g.node("Squeeze", [g.node("NonZero", [is_heard]), g.ints(0)])
@@ -192,8 +137,6 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
         wide = g.node("Concat", [g.node("Gather", [x, rows]), g.node("Gather", [z, frames])], axis=1)
         units = gelu(g, _linear(g, wide, "unit_in", weights.unit_in, weights.unit_in_bias))
         units = _linear(g, units, "unit_out", weights.unit_out, weights.unit_out_bias)
-        if spelt is not None:
-            units = g.node("Add", [units, g.node("MatMul", [g.node("Gather", [spelt.logits, frames]), spelt.places])])
         heard = g.node("Gather", [blank, frames])
         log_blank = g.node("Neg", [g.node("Softplus", [g.node("Neg", [heard])])])
         log_units = g.node("Sub", [g.node("LogSoftmax", [units], axis=1), g.node("Softplus", [heard])])
@@ -236,48 +179,8 @@ def _times(g: GraphBuilder, picture: str, times: CtcTimes) -> str:
     return g.node("Transpose", [g.node("Squeeze", [found, g.ints(0, 3)])], perm=[1, 0])
 
 
-def _near(z: NDArray[np.float64], taps: Float) -> NDArray[np.float64]:
-    """The sum over taps `[n_taps, n_in, n_out]` of each row's neighbours times one of them."""
-    reach = len(taps) // 2
-    padded = np.pad(z, ((reach, reach), (0, 0)))
-    found: NDArray[np.float64] = np.sum([padded[at : at + len(z)] @ tap for at, tap in enumerate(taps)], axis=0)
-    return found
-
-
-class _Spelt(NamedTuple):
-    """Names of values: blank [n_ctx, 1] is added to the gate; logits [n_ctx, n_characters - 1] are added to the bytes
-    that places [n_characters - 1, n_bytes] puts each at."""
-
-    blank: str
-    logits: str
-    places: str
-
-
-def _characters(g: GraphBuilder, x: str, weights: CtcWeights, characters: CtcCharacters) -> _Spelt:
-    n_characters = len(characters.units)
-    spelt = _linear(g, x, "characters", characters.weight, characters.bias)
-    sizes = g.const("characters.sizes", np.array([1, n_characters], np.int64))
-    blank, logits = g.nodes("Split", [spelt, sizes], outputs=2, axis=1)
-    log_shares = g.node("LogSoftmax", [logits], axis=1)
-    first = g.ints(0)
-    any_character = g.node(
-        "Sub", [g.node("Gather", [logits, first], axis=1), g.node("Gather", [log_shares, first], axis=1)]
-    )
-    places = np.zeros((n_characters, weights.stop_byte - weights.first_byte), np.float32)
-    places[np.arange(n_characters), characters.units - weights.first_byte] = 1
-    return _Spelt(
-        g.node("Sub", [blank, any_character]),
-        log_shares,
-        g.const("characters.places", places),
-    )
-
-
 def _linear(g: GraphBuilder, x: str, name: str, weight: Float, bias: Float) -> str:
     return g.node("Add", [g.node("MatMul", [x, g.const(name, weight)]), g.const(f"{name}.bias", bias)])
-
-
-def _gelu(x: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    return np.asarray(0.5 * x * (1 + np.vectorize(erf, otypes=[np.float64])(x / np.sqrt(2))), np.float64)
 
 
 def _logit(probability: float) -> float:

@@ -19,9 +19,6 @@ align    What each alignment head looks at, for a whole text in one pass, for wo
          in   ids, positions, past_len = n_rows - 1, total_len = n_rows and the cross-attention tensors
          out  scores f32 [n_align_heads, n_rows, n_audio_ctx]: queries times keys over sqrt(head_dim), before the
               softmax, in the order of `alignment_heads`
-learn    The decoder with two low-rank factors, for a draft that learns: rows whose logits are wanted become
-         h + (h A) B before the vocabulary product. While B is zero, all bits are the decoder's own.
-         in   besides the decoder's: learn_a f32 [n_text_state, n_rank], learn_b f32 [n_rank, n_text_state]
 shortlist
          The decoder with the logits of some spans of ids, for a draft (`runtime.engine.shortlist`).
          in   the decoder's
@@ -42,7 +39,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from specedge.errors import BundleError
-from specedge.runtime.bundle.manifest import ALIGN_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH, Dims
+from specedge.runtime.bundle.manifest import ALIGN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH, Dims
 from specedge.runtime.engine.shortlist import Span
 
 from .decoder_graph import COLUMNS, PROJECTION_SCALES
@@ -93,7 +90,7 @@ def write_many(folder: Path) -> None:
     initializers = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()]
     made = [*graph.initializer, *initializers]
     many = helper.make_graph(nodes, "many", [*graph.input, *inputs], list(graph.output), made)
-    _write(folder / "many.onnx", many, model)
+    write_cut(folder / "many.onnx", many, model)
 
 
 def _axes(values: Iterable[onnx.ValueInfoProto], name: str) -> Sequence[onnx.TensorShapeProto.Dimension]:
@@ -120,7 +117,7 @@ def _together(node: onnx.NodeProto, places: str) -> list[onnx.NodeProto]:
     ]
 
 
-def _write(path: Path, graph: onnx.GraphProto, decoder: onnx.ModelProto) -> None:
+def write_cut(path: Path, graph: onnx.GraphProto, decoder: onnx.ModelProto) -> None:
     """Write a graph with the operator sets of the decoder that it is cut from."""
     made = helper.make_model(
         graph,
@@ -155,7 +152,7 @@ def write_align_graph(decoder: Path, out: Path, dims: Dims, heads: Heads) -> Non
     cut = helper.make_graph(
         kept, ALIGN_GRAPH, inputs, [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)], initializers
     )
-    _write(out, cut, model)
+    write_cut(out, cut, model)
 
 
 class _Scores:
@@ -246,40 +243,7 @@ def _forget_past(nodes: list[onnx.NodeProto]) -> None:
             node.input[3] = node.input[4] = ""
 
 
-def write_learn_graphs(decoder: Path, out: Mapping[str, Path]) -> None:
-    """Write both graphs, of the graph file `decoder`, to `out` by their names, beside the decoder's data file.
-
-    Raises BundleError when `decoder` is no graph of `decoder_graph`, OSError.
-    """
-    model = onnx.load(str(decoder), load_external_data=False)
-    # The vectors first: the other graph changes the model in place.
-    made = {VECTORS_GRAPH: _vectors(model), LEARN_GRAPH: _learning(model)}
-    for name, graph in made.items():
-        _write(out[name], graph, model)
-
-
-def _learning(model: onnx.ModelProto) -> onnx.GraphProto:
-    """The decoder with the factors between the wanted rows and the vocabulary."""
-    graph = model.graph
-    wanted = _wanted_rows(graph)
-    d = _width(graph)
-    before = f"{wanted}.before"
-    nodes = []
-    for node in graph.node:
-        nodes.append(node)
-        if wanted in node.output:
-            node.output[list(node.output).index(wanted)] = before
-            nodes += [
-                helper.make_node("MatMul", [before, "learn_a"], ["learn.narrow"]),
-                helper.make_node("MatMul", ["learn.narrow", "learn_b"], ["learn.change"]),
-                helper.make_node("Add", [before, "learn.change"], [wanted]),
-            ]
-    factors: dict[str, list[int | str]] = {"learn_a": [d, "n_rank"], "learn_b": ["n_rank", d]}
-    inputs = [*graph.input, *(helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in factors.items())]
-    return helper.make_graph(nodes, LEARN_GRAPH, inputs, list(graph.output), list(graph.initializer))
-
-
-def _vectors(model: onnx.ModelProto) -> onnx.GraphProto:
+def vectors_graph(model: onnx.ModelProto) -> onnx.GraphProto:
     """The rows of the matrix that the decoder multiplies last."""
     graph = model.graph
     matrix, scales = _last_matrix(graph)
@@ -298,7 +262,7 @@ def _vectors(model: onnx.ModelProto) -> onnx.GraphProto:
         nodes,
         VECTORS_GRAPH,
         [helper.make_tensor_value_info("rows", TensorProto.INT64, ["n_vectors"])],
-        [helper.make_tensor_value_info("vectors", FLOAT, ["n_vectors", _width(graph)])],
+        [helper.make_tensor_value_info("vectors", FLOAT, ["n_vectors", hidden_width(graph)])],
         [tensor for tensor in graph.initializer if tensor.name in (matrix, scales, columns)],
     )
 
@@ -306,12 +270,13 @@ def _vectors(model: onnx.ModelProto) -> onnx.GraphProto:
 def write_shortlist_graphs(decoder: Path, out: Mapping[str, Path], spans: Sequence[Span]) -> None:
     """Write shortlist and vectors, of the graph file `decoder`, to `out` by their names, beside the data file.
 
-    spans: the ids whose logits are wanted, parts of the padded vocabulary. Raises as `write_learn_graphs`.
+    spans: the ids whose logits are wanted, parts of the padded vocabulary. Raises BundleError
+    when `decoder` is no graph of `decoder_graph`, OSError.
     """
     model = onnx.load(str(decoder), load_external_data=False)
-    made = {VECTORS_GRAPH: _vectors(model), SHORTLIST_GRAPH: _shortlist(model, spans)}
+    made = {VECTORS_GRAPH: vectors_graph(model), SHORTLIST_GRAPH: _shortlist(model, spans)}
     for name, graph in made.items():
-        _write(out[name], graph, model)
+        write_cut(out[name], graph, model)
 
 
 def _shortlist(model: onnx.ModelProto, spans: Sequence[Span]) -> onnx.GraphProto:
@@ -364,13 +329,6 @@ def _cut(graph: onnx.GraphProto, name: str, spans: Sequence[Span]) -> list[str]:
     return names
 
 
-def _wanted_rows(graph: onnx.GraphProto) -> str:
-    for node in graph.node:
-        if node.op_type == "Gather" and node.input[1] == "logit_rows":
-            return str(node.output[0])
-    raise _foreign("rows of wanted logits")
-
-
 def _last_matrix(graph: onnx.GraphProto) -> tuple[str, str | None]:
     """The names of the vocabulary matrix, a token a row, and of its scales where it is rounded."""
     names = {tensor.name for tensor in graph.initializer}
@@ -379,15 +337,15 @@ def _last_matrix(graph: onnx.GraphProto) -> tuple[str, str | None]:
             return str(node.input[3]), f"{node.input[3]}.scales"
         if node.op_type == "Gemm" and node.input[1] in names:
             return str(node.input[1]), None
-    raise _foreign("vocabulary product")
+    raise not_ours("vocabulary product")
 
 
-def _width(graph: onnx.GraphProto) -> int:
+def hidden_width(graph: onnx.GraphProto) -> int:
     for value in graph.output:
         if value.name == "hidden":
             return int(value.type.tensor_type.shape.dim[2].dim_value)
-    raise _foreign("hidden rows")
+    raise not_ours("hidden rows")
 
 
-def _foreign(what: str) -> BundleError:
+def not_ours(what: str) -> BundleError:
     return BundleError(f"the decoder graph has no {what}, so a draft cannot learn with it; export again")

@@ -66,11 +66,13 @@ from .layers import (
     silu,
 )
 from .onnx_builder import GraphBuilder
+from .registered import find
 
 FLOAT = TensorProto.FLOAT
 _LAYER_0 = "model.decoder.layers.0"
 MAX_HEADS = 20
 BLOCK = "medusa_block"
+PROJECTION_KIND = "mtp-projection"
 _PUBLISHED_KINDS = {"base_head": "medusa-linear", "medusa_block": "medusa-block"}
 
 
@@ -79,15 +81,13 @@ class HeadsSpec:
     """What a set of heads is.
 
     kind: of HEAD_KINDS; n_heads: that guess; n_layers: residual blocks in each; replaces_base: whether there is a base
-    head besides; own_vocabulary: whether each has a vocabulary matrix of its own. Raises CheckpointError for a kind or
-    numbers that cannot be.
+    head besides. Raises CheckpointError for a kind or numbers that cannot be.
     """
 
     kind: str
     n_heads: int
     n_layers: int = 1
     replaces_base: bool = False
-    own_vocabulary: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in HEAD_KINDS:
@@ -143,7 +143,7 @@ def head_shapes(spec: HeadsSpec, d: int, n_ffn: int, n_vocab: int) -> Iterator[t
                 yield from pair_shapes(f"medusa_heads.{i}.{j}.linear", (d, d))
         if spec.kind == "mtp-latent":
             yield f"latent_heads.{i}.weight", (d, d)
-        if spec.own_vocabulary:
+        if spec.kind == PROJECTION_KIND:
             yield f"projection_heads.{i}.weight", (n_vocab, d)
 
 
@@ -215,8 +215,8 @@ def _build(g: GraphBuilder, heads: Heads, dims: Dims, decoder: Weights, precisio
         last = _block(g, hidden, dims, weights, kind)
     else:
         last = _last(g, hidden)
-    if heads.spec.own_vocabulary:
-        logits, tokens = _by_own_vocabularies(g, last, heads, dims, kind)
+    if heads.spec.kind == PROJECTION_KIND:
+        logits, tokens = find("projection")(g, last, heads, dims, kind)
     else:
         logits, tokens = _by_shared_vocabulary(g, _mapped(g, last, heads, kind), heads, dims, decoder, kind)
     shares = g.node("Softmax", [logits], axis=-1)
@@ -248,8 +248,6 @@ def _block(g: GraphBuilder, hidden: str, dims: Dims, weights: Weights, kind: Lin
 def _mapped(g: GraphBuilder, last: str, heads: Heads, kind: LinearKind) -> str:
     """The heads' rows f32 `[1, n_heads, n_text_state]` of one row `[1, 1, n_text_state]`."""
     spec, weights = heads.spec, heads.weights
-    if spec.kind == "mtp-projection":
-        return last
     is_latent = spec.kind == "mtp-latent"
     names = [f"latent_heads.{i}" if is_latent else f"medusa_heads.{i}.0.linear" for i in range(spec.n_heads)]
     # The first maps of all heads have one input: one product.
@@ -301,25 +299,3 @@ def _by_shared_vocabulary(
     if n_columns > len(tokens):
         logits = g.node("Slice", [logits, g.ints(0), g.ints(len(tokens)), g.ints(2)])
     return g.node("Reshape", [logits, g.ints(heads.spec.n_heads, len(tokens))]), tokens.astype(np.int64)
-
-
-def _by_own_vocabularies(
-    g: GraphBuilder, last: str, heads: Heads, dims: Dims, kind: LinearKind
-) -> tuple[str, NDArray[np.int64]]:
-    """As `_by_shared_vocabulary`, each head by a matrix of its own, one in memory at a time."""
-    spec, weights = heads.spec, heads.weights
-    tokens = np.arange(dims.n_vocab) if heads.tokens is None else heads.tokens
-    inputs = [last] * spec.n_heads
-    if spec.kind != "mtp-projection":
-        mapped = _mapped(g, last, heads, kind)
-        inputs = (
-            g.nodes("Split", [mapped], outputs=spec.n_heads, axis=1, num_outputs=spec.n_heads)
-            if spec.n_heads > 1
-            else [mapped]
-        )
-    parts = []
-    for i, row in enumerate(inputs):
-        matrix = weights.tensor(f"projection_heads.{i}.weight")
-        parts.append(linear(g, row, f"projection_heads.{i}", matrix, None, kind))
-    logits = g.node("Concat", parts, axis=1) if len(parts) > 1 else parts[0]
-    return g.node("Reshape", [logits, g.ints(spec.n_heads, len(tokens))]), tokens.astype(np.int64)

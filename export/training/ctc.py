@@ -30,17 +30,15 @@ from specedge.runtime.drafters.ctc.head import BLANK
 from specedge.runtime.drafters.registry import costs_here
 from specedge.runtime.text.words import edit_distance
 
-from ..ctc_graph import HEAD, CtcBlock, CtcCharacters, CtcTimes, CtcWeights, encoder_weights_sha256, write_head
+from ..ctc_graph import HEAD, CtcBlock, CtcTimes, CtcWeights, encoder_weights_sha256, write_head
 from .early_stopping import EarlyStopping, Plan, split, writing
 from .features import LEFT_OUT, Course, Window, bundle_of, collect_features, load_features
-from .labels import Spelling, read_spelling
 from .worth import Worth, of_flags, right_tokens
 
 Float = NDArray[np.float32]
 _MOST_JUDGED = 160  # held-out windows of an evaluation
 _NORMED_WINDOWS = 200
 CHUNK_PARTS = 4  # frames that each of the 13 rows a second of Qwen's encoder is cut into: nearly Whisper's 50
-_UNHEARD = -9.0  # the first logit of a byte that the head over characters does not have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,17 +69,13 @@ class CtcPlan(Plan):
 
 class HeadNet(nn.Module):
     """The head in torch: features float32 [B, T, n_state] to log-probabilities [B, F, 1 + n_bytes], blank first, then
-    the bytes `said`, and times [B, F, 2], of F = `n_parts` * T frames.
-
-    With `spelling`, the head over characters that the encoder was trained with, it begins as that one.
-    """
+    the bytes `said`, and times [B, F, 2], of F = `n_parts` * T frames."""
 
     def __init__(
         self,
         plan: CtcPlan,
         mean: Tensor,
         spread: Tensor,
-        spelling: Spelling | None = None,
         said: range = range(256),
         n_parts: int = 1,
     ) -> None:
@@ -107,22 +101,6 @@ class HeadNet(nn.Module):
         self.drop = nn.Dropout(plan.dropout)
         self.unit_out = nn.Linear(plan.n_hidden, len(said))
         nn.init.constant_(self.gate.bias, 1.0)
-        self.characters: nn.Linear | None = None
-        if spelling is not None:
-            self._begin_as(spelling)
-
-    def _begin_as(self, spelling: Spelling) -> None:
-        mean, spread = self.get_buffer("mean"), self.get_buffer("spread")
-        self.characters = nn.Linear(len(mean), len(spelling.bias))
-        self.register_buffer("places", spelling.bytes - self.said.start)
-        with torch.no_grad():
-            self.characters.weight.copy_(spelling.weight * spread)
-            self.characters.bias.copy_(spelling.bias + spelling.weight @ mean)
-            for layer in (self.gate, self.unit_out):
-                layer.weight.zero_()
-                layer.bias.zero_()
-            self.unit_out.bias.fill_(_UNHEARD)
-            self.unit_out.bias[self.get_buffer("places")] = 0.0
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         x = (features - self.get_buffer("mean")) / self.get_buffer("spread")
@@ -134,11 +112,6 @@ class HeadNet(nn.Module):
             z = z + F.gelu(mix(_over_frames(taps, z)))
         blank = self.gate(z)
         units = self.unit_out(self.drop(F.gelu(self.unit_in(torch.cat([x, z], -1)))))
-        if self.characters is not None:
-            spelt = self.characters(x)
-            spelt = spelt - spelt[..., 1:].logsumexp(-1, keepdim=True)
-            blank = blank + spelt[..., :1]
-            units = units.index_add(-1, self.get_buffer("places"), spelt[..., 1:])
         log_probs = torch.cat([F.logsigmoid(blank), F.logsigmoid(-blank) + F.log_softmax(units, -1)], -1)
         return log_probs, self.times_out(F.gelu(_over_frames(self.times_in, z)))
 
@@ -154,10 +127,6 @@ class HeadNet(nn.Module):
 
         trunk_in, trunk_bias = folded(self.trunk)
         unit_in, unit_in_bias = folded(self.unit_in)
-        characters = None
-        if self.characters is not None:
-            units = self.get_buffer("places").numpy() + self.said.start
-            characters = CtcCharacters(*folded(self.characters), units)
         state = {name: value.detach().clone() for name, value in self.state_dict().items()}
         return CtcWeights(
             trunk_in=trunk_in,
@@ -182,7 +151,6 @@ class HeadNet(nn.Module):
             unit_in_bias=unit_in_bias,
             unit_out=state["unit_out.weight"].T.contiguous().numpy(),
             unit_out_bias=state["unit_out.bias"].numpy(),
-            characters=characters,
             first_byte=self.said.start,
         )
 
@@ -200,7 +168,6 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
         plan: CtcPlan,
         windows: Sequence[Window],
         folder: Path,
-        spelling: Spelling | None = None,
         n_parts: int = 1,
     ) -> None:
         self.plan = plan
@@ -208,7 +175,7 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
         if not train or not held:
             raise UsageError(f"{len(windows)} windows to train on, expected at least 10; {LEFT_OUT}")
         torch.manual_seed(plan.seed)
-        net = HeadNet(plan, *_moments(train), spelling, _said(windows, spelling), n_parts)
+        net = HeadNet(plan, *_moments(train), _said(windows), n_parts)
         super().__init__(plan, net, train, held[:_MOST_JUDGED], folder / "ctc.pt")
 
     def loss(self, batch: Sequence[Window]) -> Tensor:
@@ -226,25 +193,13 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
         self.keep(loss)
 
 
-def byte_errors(weights: CtcWeights, windows: Sequence[Window]) -> float:
-    """Greedy byte error rate against the target's texts: edits for each byte of them."""
-    n_errors = n_bytes = 0
-    for window in windows:
-        heard = weights.posteriors(window.features.astype(np.float32))
-        n_errors += edit_distance(window.text, greedy(heard.frames, heard.log_probs))
-        n_bytes += len(window.text)
-    return n_errors / max(1, n_bytes)
-
-
-def greedy(frames: NDArray[np.int64], log_probs: Float) -> bytes:
-    """The bytes of the likeliest unit of each frame, repeats in a row and blanks taken out."""
-    best = log_probs.argmax(axis=1)
-    out, last, last_frame = bytearray(), BLANK, -2
-    for frame, unit in zip(frames.tolist(), best.tolist(), strict=True):
-        if unit != BLANK and not (unit == last and frame == last_frame + 1):
-            out.append(unit - 1)
-        last, last_frame = unit, frame
-    return bytes(out)
+def spelt(net: HeadNet, window: Window) -> bytes:
+    """The bytes of the likeliest unit of each frame, repeats in a row and blanks taken out (greedy decoding)."""
+    with torch.no_grad():
+        log_probs, _ = net.eval()(torch.from_numpy(window.features.astype(np.float32))[None])
+    best = log_probs[0].argmax(-1)
+    kept = best[(best != BLANK) & (best != torch.cat([best.new_tensor([BLANK]), best[:-1]]))]
+    return bytes((kept - 1 + net.said.start).tolist())
 
 
 def _loss(net: HeadNet, batch: Sequence[Window], times: float) -> Tensor:
@@ -288,10 +243,9 @@ def _over_frames(layer: nn.Conv2d, z: Tensor) -> Tensor:
     return found
 
 
-def _said(windows: Sequence[Window], spelling: Spelling | None) -> range:
-    """The bytes from the least that a window holds to the greatest; those of a head over characters are among them."""
+def _said(windows: Sequence[Window]) -> range:
+    """The bytes from the least that a window holds to the greatest."""
     found = {byte for window in windows for byte in window.text}
-    found |= set([] if spelling is None else spelling.bytes.tolist())
     return range(min(found, default=0), max(found, default=255) + 1)
 
 
@@ -340,39 +294,37 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
     torch.set_num_threads(course.n_threads)
     n_parts = CHUNK_PARTS if isinstance(bundle.manifest.dims, ChunkDims) else 1
     found = load_features(course.work, n_parts)
-    trainer = CtcTrainer(plan, found, course.work, read_spelling(Path(course.source)), n_parts)
+    trainer = CtcTrainer(plan, found, course.work, n_parts)
     trainer.run_or_go_on("train", course.notify, course.device)
-    weights = trainer.best.weights()
     with writing(out):
-        write_head(out, weights, encoder)
+        write_head(out, trainer.best.weights(), encoder)
     held = split(found)[1]
-    rates = _rates(weights, held)
+    clean, rough = (
+        [(window, spelt(trainer.best, window)) for window in held if window.is_rough == is_rough][:_MOST_SCORED]
+        for is_rough in (False, True)
+    )
     return Trained(
         path=out,
         n_steps=trainer.step,
         n_windows=len(trainer.train),
         loss=trainer.best_loss,
-        byte_errors=rates[0],
-        rough_byte_errors=rates[1],
-        worth=_worth(weights, held, bundle, course.n_threads),
+        byte_errors=byte_errors(clean),
+        rough_byte_errors=byte_errors(rough),
+        worth=_worth(clean, bundle, course.n_threads),
         lacks=trainer.lacks,
     )
 
 
-def _worth(weights: CtcWeights, held: Sequence[Window], bundle: Bundle, n_threads: int) -> Worth:
-    """What drafts of the head's greedy text would save on the windows as they are."""
-    texts = []
-    for window in [window for window in held if not window.is_rough][:_MOST_SCORED]:
-        heard = weights.posteriors(window.features.astype(np.float32))
+def byte_errors(found: Sequence[tuple[Window, bytes]]) -> float:
+    """Edits for each byte of the target's texts."""
+    n_errors = sum(edit_distance(window.text, text) for window, text in found)
+    return n_errors / max(1, sum(len(window.text) for window, _ in found))
+
+
+def _worth(found: Sequence[tuple[Window, bytes]], bundle: Bundle, n_threads: int) -> Worth:
+    """What drafts of the head's texts would save."""
+    flags = []
+    for window, text in found:
         ids = bundle.tokenizer.encode(window.text.decode("utf-8", "replace"))
-        tokens = [bundle.tokenizer.decode_bytes([token]) for token in ids]
-        texts.append(right_tokens(tokens, greedy(heard.frames, heard.log_probs)))
-    return of_flags(texts, costs_here(bundle, n_threads))
-
-
-def _rates(weights: CtcWeights, held: Sequence[Window]) -> list[float]:
-    """Greedy byte error rates on held-out windows as they are, and made rough."""
-    return [
-        byte_errors(weights, [window for window in held if window.is_rough == is_rough][:_MOST_SCORED])
-        for is_rough in (False, True)
-    ]
+        flags.append(right_tokens([bundle.tokenizer.decode_bytes([token]) for token in ids], text))
+    return of_flags(flags, costs_here(bundle, n_threads))

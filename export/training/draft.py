@@ -33,8 +33,7 @@ from ..checkpoint import Checkpoint, open_checkpoint
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
 from .early_stopping import EarlyStopping, Plan, split
 from .features import F16, LEFT_OUT, Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
-from .labels import IGNORE
-from .nets import DraftNet, decoder_of, vocabulary_matrix
+from .nets import IGNORE, DraftNet, decoder_of, vocabulary_matrix
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,12 @@
 """What a target makes of unlabelled audio, on disk: the labels and inputs of all that `specedge train` trains.
 
 A draft is right when it says what the target says, so the target's own transcripts are the labels, casing, punctuation
-and mistakes included. Audio is files and folders, cut into windows at their quietest places, or the recipe's shards
-(`corpus`), whose utterances are packed into windows with pauses and whose texts are not read. The order is random and
+and mistakes included. Audio is files and folders, cut into windows at their quietest places. The order is random and
 depends on the seed alone, so the first hour of it is a fair sample of all.
 
 features  for CTC heads: the encoder's output float16 `[n_frames_total, n_audio_state]` in `NAME.npy`, and what the
-          target says of each window in `NAME.json`, its text and the frames of its timestamps. Rough copies have the
-          recipe's acoustics on the audio. Of the padding behind the audio a few frames are kept, now and then all, for
+          target says of each window in `NAME.json`, its text and the frames of its timestamps. Rough copies have
+          random `acoustics` on the audio. Of the padding behind the audio a few frames are kept, now and then all, for
           the head meets them too
 rows      for heads and drafts: the decoder's last hidden rows over texts said with timestamps and without, as a drafter
           would be shown them, and the encoder's output: `NAME.hidden.npy`, `NAME.features.npy`, `NAME.json`. Of a
@@ -37,6 +36,7 @@ from specedge.models import store
 from specedge.runtime.audio.audio import expand_folders, open_audio
 from specedge.runtime.audio.mel import HOP_SAMPLES, log_mel
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
+from specedge.runtime.bundle.manifest import SAMPLE_RATE_HZ as RATE_HZ
 from specedge.runtime.bundle.manifest import SPEECH
 from specedge.runtime.console import Progress, silently
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window, detect_language
@@ -53,8 +53,7 @@ from specedge.version import __version__
 
 from ..bundling import write_bundle
 from ..checkpoint import Checkpoint, open_checkpoint
-from . import corpus
-from .corpus import RATE_HZ, Utterance, training_shards
+from .acoustics import acoustics
 from .curve import EVERY_S
 
 Float = NDArray[np.float32]
@@ -68,7 +67,6 @@ LEFT_OUT = (
     f"{_SURE_LOGPROB:g}): check --language, or give more audio"
 )
 _SHARD_WINDOWS = 32
-_STRENGTH = 1.0
 _ALL_PADDING = 0.1  # share of the windows whose padding is kept whole
 _MEAN_PADDING = 10  # frames of the others'
 _PLAN = "plan.json"
@@ -309,84 +307,33 @@ class Target:
 
 
 def windows_of(audio: Sequence[str], n_samples: int, *, seed: int, notify: Callable[[str], None]) -> Iterator[Float]:
-    """Windows of at most `n_samples`, float32 at 16 kHz, of files, folders of files and folders of shards, in turn.
+    """Windows of at most `n_samples`, float32 at 16 kHz, of files and folders of files.
 
     `notify` gets a line about each folder, and about each file that cannot be read and is left out. Raises AudioError
-    when there is no audio at all, UsageError when shards hold what models are measured on.
+    when there is no audio at all.
     """
-    rng = random.Random(f"windows {seed}")
-    names, utterances = [], []
-    for name in audio:
-        found = (
-            [item for _, items in training_shards(Path(name), frozenset()) for item in items] if _shards(name) else []
-        )
-        utterances += found
-        if not found:
-            names.append(name)
-    files = expand_folders(names, notify=notify, report=lambda error: notify(str(error)))
-    rng.shuffle(files)
-    rng.shuffle(utterances)
+    files = expand_folders(audio, notify=notify, report=lambda error: notify(str(error)))
+    random.Random(f"windows {seed}").shuffle(files)
     n_given = 0
-    sources = [_cut_files(files, n_samples, notify), _packed(utterances, n_samples, seed)]
-    while sources:  # in turn, so that a limit takes of both
-        for source in list(sources):
-            window = next(source, None)
-            if window is None:
-                sources.remove(source)
-            else:
-                n_given += 1
-                yield window
+    for window in _cut_files(files, n_samples, notify):
+        n_given += 1
+        yield window
     if not n_given:
-        raise AudioError("no audio to learn from: expected files, folders of audio files or of the recipe's shards")
+        raise AudioError("no audio to learn from: expected audio files, or folders of them")
 
 
 def seconds_of(audio: Sequence[str], most_s: float) -> float:
-    """Seconds of audio in files, folders and folders of shards, `most_s` where they are more or do not tell."""
-    found_s, names = 0.0, []
-    for name in audio:
-        if _shards(name):
-            items = [item for _, shard in training_shards(Path(name), frozenset()) for item in shard]
-            found_s += sum(len(item.samples) for item in items) / RATE_HZ
-        else:
-            names.append(name)
-    try:
-        for file in expand_folders(names, notify=lambda line: None, report=lambda error: None):
-            if found_s >= most_s:
-                return most_s
+    """Seconds of audio in files and folders, `most_s` where they are more or do not tell."""
+    found_s = 0.0
+    with contextlib.suppress(AudioError):  # said when it is read
+        for file in expand_folders(audio, notify=lambda line: None, report=lambda error: None):
             with silently(), contextlib.suppress(AudioError), open_audio(file) as stream:
                 if stream.duration_s is None:
                     return most_s
                 found_s += stream.duration_s
-    except AudioError:  # said when it is read
-        return most_s
-    return min(found_s, most_s) or most_s
-
-
-def _shards(name: str) -> bool:
-    """Whether this is a folder with finished shards below."""
-    folder = Path(name)
-    return folder.is_dir() and any(index.with_suffix(".npy").is_file() for index in folder.rglob("*.json"))
-
-
-def _packed(utterances: Sequence[Utterance], n_samples: int, seed: int) -> Iterator[Float]:
-    """Utterances with pauses of 0 to 1.5 s, as many as fit into a window; half of them stay alone."""
-    rng = random.Random(f"packed {seed}")
-    out, at, wanted = np.zeros(n_samples, np.float32), 0, 99
-    for item in utterances:
-        sound = item.sound()[:n_samples]
-        if at and (at + len(sound) > n_samples or wanted == 0):
-            yield out[:at]
-            out, at, wanted = np.zeros(n_samples, np.float32), 0, 99
-        if not at:
-            at = min(int(RATE_HZ * rng.uniform(0, 0.5)), n_samples - len(sound))
-            wanted = rng.choice((1, 1, 2, 99))
-        out[at : at + len(sound)] = sound * rng.uniform(0.5, 1.0)
-        at = min(
-            n_samples, at + len(sound) + int(RATE_HZ * rng.choice((0.05, rng.uniform(0, 0.6), rng.uniform(0, 1.5))))
-        )
-        wanted -= 1
-    if at:
-        yield out[:at]
+            if found_s >= most_s:
+                return most_s
+    return found_s or most_s
 
 
 def _cut_files(files: Sequence[str], n_samples: int, notify: Callable[[str], None]) -> Iterator[Float]:
@@ -512,7 +459,7 @@ def collect_features(wanted: Collection, *, n_rough: int, max_bytes: int, seed: 
         for source, samples in enumerate(chunk, first):
             rng = np.random.default_rng((seed, source))
             for copy in range(1 + n_rough):
-                heard = target.hear(corpus.acoustics(rng, samples, _STRENGTH) if copy else samples)
+                heard = target.hear(acoustics(rng, samples) if copy else samples)
                 n_padding = len(heard.hidden) if rng.random() < _ALL_PADDING else int(rng.exponential(_MEAN_PADDING))
                 if heard.ids is None:
                     continue

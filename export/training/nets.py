@@ -22,6 +22,8 @@ from ..decoder_graph import PROJECTION, VOCABULARY
 from ..heads import BLOCK
 from ..layers import Weights
 
+IGNORE = -100  # the label of what is not to be learned, as torch's losses have it
+
 
 class _Attention(nn.Module):
     """Whisper's attention; keys have no bias."""

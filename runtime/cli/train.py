@@ -158,8 +158,7 @@ def heads(
       specedge train heads ./checkpoint talks/ --kind medusa-block -o block.safetensors
     """
     from specedge.export.checkpoint import HEADS_FILE
-    from specedge.export.training.heads import HeadPlan, fine_tune_heads, train_heads
-    from specedge.export.training.mwer import MwerPlan
+    from specedge.export.registered import find
 
     steps, optimizer, seed = given["steps"], given["optimizer"], given["seed"]
     course = _course(target, audio, out, work, given)
@@ -168,24 +167,16 @@ def heads(
             "--mwer trains heads alone on lists of its own: no --unfreeze-last-layer, no --beam-size"
         )
     if trained is not None:
-        mwer = MwerPlan(steps=steps or MwerPlan.steps, optimizer=optimizer, seed=seed)
-        click.echo(fine_tune_heads(course, out, mwer, trained).line)
+        asked = {} if steps is None else {"steps": steps}
+        click.echo(find("mwer")(course, out, trained, optimizer=optimizer, seed=seed, **asked).line)
         say_next("export", target, "--heads", out)
         return
-    plan = HeadPlan(
-        kind=given["kind"],
-        n_heads=given["n_heads"],
-        later_weight=given["later_weight"],
-        kl_weight=given["kl_weight"],
-        optimizer=optimizer,
-        steps=steps or HeadPlan.steps,
-        seed=seed,
-        unfreezes_last=given["unfreezes_last"],
-    )
-    made = train_heads(course, out, plan)
+    names = ("kind", "n_heads", "later_weight", "kl_weight", "optimizer", "seed", "unfreezes_last")
+    asked = {name: given[name] for name in names} | ({} if steps is None else {"steps": steps})
+    made = find("heads")(course, out, **asked)
     click.echo(made.line)
     notify(f"{made.path}: {made.worth.sentence('set of heads', made.lacks)}")
-    source, file = (made.path, made.path / HEADS_FILE) if plan.unfreezes_last else (Path(target), made.path)
+    source, file = (made.path, made.path / HEADS_FILE) if given["unfreezes_last"] else (Path(target), made.path)
     say_next("export", source, "--heads", file)
 
 

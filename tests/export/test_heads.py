@@ -298,10 +298,10 @@ def test_what_is_no_heads_for_this_model_is_refused(tmp_path: Path) -> None:
             with pytest.raises(CheckpointError, match=match):
                 open_heads(tmp_path, spec)
 
-        with pytest.raises(CheckpointError, match="no heads.*medusa_lm_head"):
+        with pytest.raises(CheckpointError, match="no heads.*heads.safetensors"):
             open_heads(tmp_path, spec)
         with pytest.raises(CheckpointError, match="no such file"):
-            open_heads(tmp_path / "x.pt", spec)
+            open_heads(tmp_path / "x.safetensors", spec)
         good = heads.random_heads("mtp-latent", spec.dims).weights.arrays  # type: ignore[attr-defined]
         refused("holds no heads", {"x": np.zeros(3, np.float32)})
         refused(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from math import erf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specedge.export.bundling import add_ctc_head
 from specedge.export.ctc_graph import (
+    UNSAID,
     CtcBlock,
-    CtcCharacters,
     CtcTimes,
     CtcWeights,
     Float,
@@ -18,6 +21,7 @@ from specedge.export.ctc_graph import (
     write_head,
 )
 from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.drafters.ctc.head import N_UNITS, Posteriors
 
 
 def random_head(
@@ -28,15 +32,12 @@ def random_head(
     n_taps: int = 3,
     n_hidden: int = 16,
     bias: float = 0.0,
-    n_characters: int = 0,
     said: range = range(256),
     n_parts: int = 1,
 ) -> CtcWeights:
     """A head for the bytes `said` that hears something in about half of random frames; more with a lower `bias`.
 
     n_parts: frames of each row of the encoder.
-
-    With `n_characters`, a linear head over so many characters and blank is part of it.
     """
     rng = np.random.default_rng(1)
 
@@ -44,10 +45,6 @@ def random_head(
         return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[:-1]))).astype(np.float32)
 
     gate = 3 * normal(n_trunk)
-    characters = None
-    if n_characters:
-        places = said.start + rng.permutation(len(said))[:n_characters]
-        characters = CtcCharacters(normal(n_state, n_characters + 1), normal(n_characters + 1), places)
     return CtcWeights(
         trunk_in=normal(n_state, n_parts * n_trunk),
         trunk_bias=normal(n_parts * n_trunk),
@@ -63,7 +60,6 @@ def random_head(
         unit_out=normal(n_hidden, len(said)),
         unit_out_bias=normal(len(said)),
         first_byte=said.start,
-        characters=characters,
     )
 
 
@@ -74,3 +70,36 @@ def bundle_with_head(source: Bundle, folder: Path, weights: CtcWeights | None = 
     weights = random_head(source.manifest.dims.n_audio_state) if weights is None else weights
     write_head(head, weights, encoder_weights_sha256(source.manifest, source.path))
     return add_ctc_head(folder, head)
+
+
+def posteriors(head: CtcWeights, features: Float) -> Posteriors:
+    """What the graph of a head computes for features `[n_ctx, n_state]`, in NumPy."""
+    x = features.astype(np.float64)
+    z = _gelu(x @ head.trunk_in + head.trunk_bias).reshape(-1, len(head.gate))
+    for block in head.blocks:
+        near = sum(rows * tap for rows, tap in zip(_shifted(z, len(block.taps)), block.taps, strict=True))
+        z = z + _gelu(near @ block.mix + block.bias)
+    blank = z @ head.gate + head.gate_bias
+    frames = np.flatnonzero(~(blank >= np.log(head.blank_ceiling / (1 - head.blank_ceiling))))
+    wide = np.concatenate([x[frames // head.n_parts], z[frames]], axis=1)
+    units = _gelu(wide @ head.unit_in + head.unit_in_bias) @ head.unit_out + head.unit_out_bias
+    units -= np.logaddexp.reduce(units, axis=1, keepdims=True) + np.logaddexp(0, blank[frames, None])
+    units = np.pad(units, ((0, 0), (head.first_byte, N_UNITS - 1 - head.stop_byte)), constant_values=UNSAID)
+    near = sum(rows @ tap for rows, tap in zip(_shifted(z, len(head.times.taps)), head.times.taps, strict=True))
+    return Posteriors(
+        frames=frames,
+        log_probs=np.concatenate([-np.logaddexp(0, -blank[frames, None]), units], axis=1).astype(np.float32),
+        times=(_gelu(near + head.times.bias) @ head.times.out + head.times.out_bias).astype(np.float32),
+        n_ctx=len(z),
+        n_parts=head.n_parts,
+    )
+
+
+def _shifted(z: NDArray[np.float64], n_taps: int) -> list[NDArray[np.float64]]:
+    """The neighbours of each row, from the one farthest before it to the one farthest behind."""
+    padded = np.pad(z, ((n_taps // 2, n_taps // 2), (0, 0)))
+    return [padded[at : at + len(z)] for at in range(n_taps)]
+
+
+def _gelu(x: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    return np.asarray(0.5 * x * (1 + np.vectorize(erf, otypes=[np.float64])(x / np.sqrt(2))), np.float64)

@@ -46,7 +46,7 @@ def random_heads(
 ) -> Heads:
     """Heads of a kind."""
     d = dims.n_text_state
-    spec = HeadsSpec(kind=kind, n_heads=n_heads, n_layers=n_layers, own_vocabulary=kind == "mtp-projection")
+    spec = HeadsSpec(kind=kind, n_heads=n_heads, n_layers=n_layers)
     n_rows = dims.n_vocab if tokens is None else len(tokens)
     arrays = {name: weight(name, shape, 0) for name, shape in head_shapes(spec, d, 4 * d, n_rows)}
     return Heads(spec=spec, weights=Arrays(arrays), tokens=tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
-from specedge.export.training.corpus import Utterance, write_shard
+from specedge.export.training.acoustics import acoustics
 from specedge.export.training.features import Target, windows_of
 from specedge.runtime.model import WhisperModel
 from support.exported import bundle
@@ -23,11 +22,6 @@ N_SAMPLES = 2 * RATE_HZ
 def _windows(*audio: Path, seed: int = 1, said: list[str] | None = None) -> list[NDArray[np.float32]]:
     said = [] if said is None else said
     return list(windows_of([str(name) for name in audio], N_SAMPLES, seed=seed, notify=said.append))
-
-
-def _utterance(n_samples: int, value: int) -> Utterance:
-    samples = np.full(n_samples, value, np.int16)
-    return Utterance(samples=samples, text="Stop.", voice="v", source="s", start=0, end=n_samples)
 
 
 def test_a_file_is_cut_at_quiet_places_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -49,22 +43,6 @@ def test_folders_are_searched_and_bad_files_left_out(tmp_path: Path) -> None:
     said: list[str] = []
     assert len(_windows(tmp_path, said=said)) == 1
     assert "2 audio files" in said[0] and "left out: " in said[1] and "b.wav" in said[1]
-
-
-def test_shards_are_packed_into_windows(tmp_path: Path) -> None:
-    write_shard(tmp_path, "train-1", [_utterance(RATE_HZ // 2, 1000 + at) for at in range(12)])
-    windows = _windows(tmp_path)
-    assert 3 <= len(windows) < 12 and max(map(len, windows)) <= N_SAMPLES
-    assert sum(int((window != 0).sum()) for window in windows) == 12 * RATE_HZ // 2
-    again = _windows(tmp_path)
-    assert all(np.array_equal(a, b) for a, b in itertools.zip_longest(windows, again))
-    assert not all(np.array_equal(a, b) for a, b in zip(windows, _windows(tmp_path, seed=2), strict=False))
-
-
-def test_what_is_measured_on_is_refused(tmp_path: Path) -> None:
-    write_shard(tmp_path, "digits-dev-1", [_utterance(RATE_HZ, 1000)])
-    with pytest.raises(UsageError, match="must not be trained on"):
-        _windows(tmp_path)
 
 
 def test_no_audio_is_an_error(tmp_path: Path) -> None:
@@ -90,3 +68,11 @@ def test_the_target_says_what_transcribe_says(tmp_path: Path) -> None:
 def test_a_language_the_model_has_not(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="xx"):
         Target(bundle(), threads=1, language="xx")
+
+
+def test_acoustics_change_a_window_and_keep_it_within_bounds() -> None:
+    clean = NOISE[:RATE_HZ].astype(np.float32)
+    rough = [acoustics(np.random.default_rng(seed), clean) for seed in range(20)]
+    assert all(one.dtype == np.float32 and one.shape == clean.shape and np.abs(one).max() <= 1 for one in rough)
+    assert not any(np.array_equal(one, clean) for one in rough)
+    np.testing.assert_array_equal(rough[3], acoustics(np.random.default_rng(3), clean))

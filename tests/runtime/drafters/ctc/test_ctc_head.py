@@ -15,7 +15,7 @@ from specedge.export import onnx_builder
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle
 from specedge.runtime.drafters.ctc.head import ENCODER_KEY, N_UNITS, UNITS_KEY, UNITS_SHA256_KEY, CtcHead
 from specedge.runtime.engine.session import Canceller
-from support.ctc_heads import bundle_with_head, random_head
+from support.ctc_heads import bundle_with_head, posteriors, random_head
 from support.exported import bundle, engine, noise_mel
 
 
@@ -28,7 +28,7 @@ def test_it_hears_in_a_window_what_its_weights_say(headed: Bundle) -> None:
     dims = headed.manifest.dims
     hidden = engine().encode(noise_mel(dims.n_mels, headed.manifest.n_frames)).hidden
     heard = CtcHead(headed, Canceller()).hear(hidden)
-    expected = random_head(dims.n_audio_state).posteriors(hidden)
+    expected = posteriors(random_head(dims.n_audio_state), hidden)
     assert heard.n_ctx == dims.n_audio_ctx and heard.log_probs.shape == (len(heard.frames), N_UNITS)
     assert heard.frames.dtype == np.int64 and heard.log_probs.dtype == np.float32
     assert len(heard.frames)
@@ -42,7 +42,7 @@ def test_windows_of_other_lengths_and_of_nothing(headed: Bundle) -> None:
     rng = np.random.default_rng(0)
     for n_ctx in (1, 9, 2, 7):
         hidden = 3 * rng.standard_normal((n_ctx, n_state), np.float32)
-        heard, expected = head.hear(hidden), random_head(n_state).posteriors(hidden)
+        heard, expected = head.hear(hidden), posteriors(random_head(n_state), hidden)
         assert heard.n_ctx == n_ctx and heard.frames.tolist() == expected.frames.tolist()
         np.testing.assert_allclose(heard.log_probs, expected.log_probs, atol=1e-3)
     for shape in ((0, n_state), (3, n_state + 1), (n_state,)):

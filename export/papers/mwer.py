@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +26,11 @@ from specedge.runtime.decoding.beam import BeamOptions
 from specedge.runtime.papers.grouped_beam import Emitted, grouped_search
 from specedge.runtime.text.words import edit_distance
 
-from .early_stopping import EarlyStopping, Plan, split
-from .features import LEFT_OUT, RowRecorder, Target
-from .labels import IGNORE
-from .nets import HeadNet
+from ..checkpoint import open_checkpoint, open_heads
+from ..training.early_stopping import EarlyStopping, Plan, split
+from ..training.features import LEFT_OUT, Course, RowRecorder, Target, bundle_of
+from ..training.nets import IGNORE, HeadNet
+from .train_heads import check_name, net_of, places_of, token_table, write_heads
 
 F32 = NDArray[np.float32]
 
@@ -150,11 +152,6 @@ def _rated(one: Emitted, n_prompt: int, n_errors: int) -> Rated:
     return Rated(own_logprob=own, n_errors=n_errors, given=given, hidden=one.hidden)
 
 
-def places_of(table: NDArray[np.int64], ids: Sequence[int], n_prompt: int) -> NDArray[np.int64]:
-    """The place in a vocabulary of each of `ids`, by its table; IGNORE within the prompt, where audio may be."""
-    return np.concatenate([np.full(n_prompt, IGNORE, np.int64), table[list(ids[n_prompt:])]])
-
-
 class MwerTrainer(EarlyStopping[NBest, HeadNet]):
     """Fine-tuning in `folder`, which keeps `KIND-mwer.pt`, the resumable state. Raises UsageError for too few lists.
 
@@ -230,3 +227,71 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
     def _rows(self, hidden: F32, features: F32) -> Tensor:
         seen = torch.as_tensor(features)[None] if self.net.block is not None else None
         return self.net.rows(torch.as_tensor(hidden)[None], seen)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTunedHeads:
+    """Fine-tuned heads: their file, steps, windows, and of held-out hypotheses before and after the expected word
+    errors and the heads' cross-entropy."""
+
+    path: Path
+    n_steps: int
+    n_windows: int
+    errors: tuple[float, float]
+    entropies: tuple[float, float]
+
+    @property
+    def line(self) -> str:
+        """All of it for a reader."""
+        return (
+            f"{self.path}: {self.n_windows} windows, {self.n_steps} steps; held out, expected word errors of a "
+            f"hypothesis {self.errors[0]:.3f}, then {self.errors[1]:.3f}; cross-entropy {self.entropies[0]:.3f}, "
+            f"then {self.entropies[1]:.3f}"
+        )
+
+
+def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> FineTunedHeads:
+    """Fine-tune the heads in the file `heads` by minimum word error rate, and write them to `out`.
+
+    plan_of: fields of `MwerPlan`.
+
+    Raises as `train_heads`, and UsageError for heads of a layout that is not trained here.
+    """
+    plan = MwerPlan(**plan_of)
+    check_name(out, heads)
+    with open_checkpoint(course.source) as checkpoint:
+        given = open_heads(heads, checkpoint.spec)
+        if given.tokens is None or given.spec.n_layers > 1:
+            raise UsageError(f"{heads}: expected heads that `specedge train heads` has written")
+        tokens = given.tokens.tolist()
+        net = net_of(checkpoint, given.spec.kind, given.spec.n_heads, tokens)
+        net.load_named(given.weights)
+        torch.set_num_threads(course.n_threads)
+        lists = _nbest(course, plan, NetGuesses(net, tokens))
+        trainer = MwerTrainer(plan, net, lists, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
+    trainer.run_or_go_on(f"fine-tune {given.spec.kind}", course.notify, course.device)
+    write_heads(out, trainer.best, tokens)
+    errors_before, entropy_before, errors, entropy = trainer.figures
+    return FineTunedHeads(
+        path=out,
+        n_steps=trainer.step,
+        n_windows=len(trainer.train),
+        errors=(errors_before, errors),
+        entropies=(entropy_before, entropy),
+    )
+
+
+def _until(windows: Iterator[F32], hours: float) -> Iterator[F32]:
+    """Windows until there are so many hours of them."""
+    done_s = 0.0
+    while done_s < hours * 3600 and (window := next(windows, None)) is not None:
+        done_s += len(window) / 16000
+        yield window
+
+
+def _nbest(course: Course, plan: MwerPlan, heads: NetGuesses) -> list[NBest]:
+    """The heads' N-best lists of the audio."""
+    bundle = bundle_of(course.source, course.work)
+    with course.progress("search") as progress:
+        windows = _until(course.windows(bundle, plan.seed), course.hours)
+        return list(nbest_lists(windows, course.target(bundle), heads, plan, progress.update_to))

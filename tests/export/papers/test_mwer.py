@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from specedge.export.training.heads import token_table  # noqa: E402
-from specedge.export.training.mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, Rated  # noqa: E402
+from specedge.export.papers.mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, Rated  # noqa: E402
+from specedge.export.papers.train_heads import token_table  # noqa: E402
 from specedge.export.training.nets import HeadNet  # noqa: E402
 from support.moved import check_moves  # noqa: E402
 

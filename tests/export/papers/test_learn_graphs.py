@@ -121,7 +121,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, mon
 
 
 def test_a_foreign_decoder_is_refused(old: Path) -> None:
-    from specedge.export.derived_graphs import write_learn_graphs
+    from specedge.export.papers.learn_graphs import write_learn_graphs
 
     out = {name: old / f".{name}" for name in ("learn", "vectors")}
     with pytest.raises(BundleError, match="cannot learn with it"):

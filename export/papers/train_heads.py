@@ -3,41 +3,36 @@
 The loss is the weighted mean of the heads' cross-entropies against what the target itself said (Raj et al., section
 III-B, eq. 11), head i at row r against the token at r + 2 + i, and a little of their divergence from the target's own
 distribution there (Whisper-Medusa, section II). Every tenth window is held out. A work folder keeps what is expensive,
-for all kinds of heads alike; trained heads can be fine-tuned by minimum word error rate (`mwer`).
-
-With `unfreezes_last` the decoder's last layer learns too, as Whisper-Medusa trains its linear heads (section II). The
-model's own next token is then head 1 of n_heads + 1: cross-entropy against what the target said, and the divergence
-from the target's own distribution over the whole vocabulary, which keeps it near. The layers below, the last norm and
-the vocabulary are frozen. The result is another model: its text may differ from the target's.
+for all kinds of heads alike; trained heads can be fine-tuned by minimum word error rate (`mwer`), and the last layer
+of the decoder can learn with them (`unfrozen`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 
 from specedge.errors import UsageError
 from specedge.files import check_output, identities, publishing
 from specedge.runtime.device import DEFAULT_COSTS
 from specedge.runtime.options import BLOCK_KIND
 
-from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint, open_heads
+from ..checkpoint import HEADS, TOKENS, Checkpoint, open_checkpoint
 from ..spec import Spec
 from ..speech_layouts import SpeechSpec
-from .checkpoint_files import UNFROZEN, check_out, write_checkpoint
-from .early_stopping import EarlyStopping, Plan, split, writing
-from .features import LEFT_OUT, Course, Float, HiddenText, bundle_of, heard_texts
-from .labels import IGNORE
-from .mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists, places_of
-from .nets import Block, DraftNet, HeadNet, decoder_of, vocabulary_matrix
-from .worth import Worth, of_rates
+from ..training.checkpoint_files import UNFROZEN, check_out
+from ..training.early_stopping import EarlyStopping, Plan, split, writing
+from ..training.features import LEFT_OUT, Course, HiddenText, bundle_of, heard_texts
+from ..training.nets import IGNORE, Block, HeadNet, vocabulary_matrix
+from ..training.worth import Worth, of_rates
 
 N = TypeVar("N", bound=HeadNet)
 _MOST_JUDGED = 160  # held-out texts of an evaluation
@@ -87,11 +82,16 @@ def vocabulary_of(texts: Sequence[HiddenText], extra: Sequence[int] = ()) -> lis
     return sorted({token for text in texts for token in text.ids[text.n_prompt :]} | set(extra))
 
 
-def token_table(tokens: Sequence[int], n_vocab: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def token_table(tokens: Sequence[int], n_vocab: int) -> NDArray[np.int64]:
     """Place of each token among `tokens`, IGNORE for the others: int64 [n_vocab]."""
     table = np.full(n_vocab, IGNORE, np.int64)
     table[list(tokens)] = np.arange(len(tokens))
     return table
+
+
+def places_of(table: NDArray[np.int64], ids: Sequence[int], n_prompt: int) -> NDArray[np.int64]:
+    """The place in a vocabulary of each of `ids`, by its table; IGNORE within the prompt, where audio may be."""
+    return np.concatenate([np.full(n_prompt, IGNORE, np.int64), table[list(ids[n_prompt:])]])
 
 
 class HeadTrainer(EarlyStopping[HiddenText, N]):
@@ -105,7 +105,7 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
         plan: HeadPlan,
         net: N,
         texts: Sequence[HiddenText],
-        places: np.ndarray[Any, np.dtype[np.int64]],
+        places: NDArray[np.int64],
         folder: Path,
     ) -> None:
         self.plan, self._places = plan, places
@@ -189,103 +189,6 @@ def _divergence(logits: Tensor, hidden: Tensor, wanted: Tensor, head: int, vocab
     return F.kl_div(F.log_softmax(logits[has_row], -1), target, reduction="batchmean", log_target=True)
 
 
-class UnfrozenNet(HeadNet):
-    """Heads, and the decoder's last layer that they read behind the frozen `norm`; `matrix` [n_vocab, d] makes the
-    logits of the model itself. The rest is as in `HeadNet`."""
-
-    def __init__(
-        self,
-        kind: str,
-        n_heads: int,
-        vocabulary: Tensor,
-        block: Block | None,
-        *,
-        last: Block,
-        norm: nn.LayerNorm,
-        matrix: Tensor,
-    ) -> None:
-        super().__init__(kind, n_heads, vocabulary, block)
-        self.last = last
-        for name, value in (("norm_weight", norm.weight), ("norm_bias", norm.bias), ("matrix", matrix)):
-            self.register_buffer(name, value.detach(), persistent=False)
-
-    @property
-    def slow(self) -> list[nn.Parameter]:
-        """The last layer."""
-        return list(self.last.parameters())
-
-    def hidden(self, below: Tensor, features: Tensor) -> Tensor:
-        """Last hidden rows [B, T, d] of what the last layer reads, over the encoder's output."""
-        rows = self.last(below, features)
-        return F.layer_norm(rows, rows.shape[-1:], self.get_buffer("norm_weight"), self.get_buffer("norm_bias"))
-
-    def base_logits(self, rows: Tensor) -> Tensor:
-        """Of the model itself, [N, n_vocab], for rows [N, d]."""
-        return rows @ self.get_buffer("matrix").T
-
-
-@dataclass(frozen=True, kw_only=True)
-class _WholeBatch(Batch):
-    """Besides: what the last layer reads, f32 [B, T, d], and the token after each row, i64 [B, T]."""
-
-    below: Tensor
-    said: Tensor
-
-
-class UnfrozenTrainer(HeadTrainer[UnfrozenNet]):
-    """As `HeadTrainer`, the model's own next token first in losses and `hit_rates`; `decoder` is the target's."""
-
-    def __init__(
-        self,
-        plan: HeadPlan,
-        net: UnfrozenNet,
-        texts: Sequence[HiddenText],
-        places: np.ndarray[Any, np.dtype[np.int64]],
-        folder: Path,
-        *,
-        decoder: DraftNet,
-    ) -> None:
-        self._decoder = decoder.eval()
-        super().__init__(plan, net, texts, places, folder)
-
-    def move(self, device: str) -> None:
-        super().move(device)
-        self._decoder.to(self._device)
-
-    def _batch(self, texts: Sequence[HiddenText]) -> _WholeBatch:
-        known = super()._batch(texts)
-        n_rows = max(len(text.hidden) for text in texts)
-        ids = np.zeros((len(texts), n_rows), np.int64)
-        said = np.full(known.hidden.shape[:2], IGNORE, np.int64)
-        for at, text in enumerate(texts):
-            n = len(text.hidden)
-            ids[at, :n] = text.ids[:n]
-            asked = np.arange(text.n_prompt - 1, min(n, len(text.ids) - 1))
-            said[at, asked] = np.array(text.ids)[asked + 1]
-        features = torch.as_tensor(np.stack([text.features for text in texts]).astype(np.float32))
-        with torch.no_grad():
-            below = self._decoder.below_last(torch.as_tensor(ids), features)
-        padded = F.pad(below, (0, 0, 0, known.hidden.shape[1] - n_rows))
-        return _WholeBatch(
-            hidden=known.hidden, features=features, labels=known.labels, below=padded, said=torch.as_tensor(said)
-        )
-
-    def _losses(self, batch: Batch) -> list[Counted]:
-        if not isinstance(batch, _WholeBatch) or batch.features is None:
-            raise TypeError("expected a batch of `_batch`")
-        hidden = self.net.hidden(batch.below, batch.features)
-        wanted = batch.said != IGNORE
-        logits, said = self.net.base_logits(hidden[wanted]), batch.said[wanted]
-        loss = F.cross_entropy(logits, said)
-        if self.plan.kl_weight:
-            own = F.log_softmax(self.net.base_logits(batch.hidden[wanted]), -1)
-            loss = loss + self.plan.kl_weight * F.kl_div(
-                F.log_softmax(logits, -1), own, reduction="batchmean", log_target=True
-            )
-        base = Counted(loss, (logits.detach().argmax(-1) == said).sum(), wanted.sum())
-        return [base, *self._of_heads(hidden, batch)]
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainedHeads:
     """Finished heads: their file, steps, texts trained on, tokens they can guess, how often each head's best guess was
@@ -321,38 +224,20 @@ class TrainedHeads:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineTunedHeads:
-    """Fine-tuned heads: their file, steps, windows, and of held-out hypotheses before and after the expected word
-    errors and the heads' cross-entropy."""
-
-    path: Path
-    n_steps: int
-    n_windows: int
-    errors: tuple[float, float]
-    entropies: tuple[float, float]
-
-    @property
-    def line(self) -> str:
-        """All of it for a reader."""
-        return (
-            f"{self.path}: {self.n_windows} windows, {self.n_steps} steps; held out, expected word errors of a "
-            f"hypothesis {self.errors[0]:.3f}, then {self.errors[1]:.3f}; cross-entropy {self.entropies[0]:.3f}, "
-            f"then {self.entropies[1]:.3f}"
-        )
-
-
-def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
+def train_heads(course: Course, out: Path, **plan_of: Any) -> TrainedHeads:
     """Train heads for the checkpoint of `course` and write them to `out`, a folder where its last layer learns too.
+
+    plan_of: fields of `HeadPlan`.
 
     Raises AudioError when there is no audio, ModelError when the checkpoint cannot be used, UsageError when the work
     folder or `out` is of something else, the audio too little, or the last layer is to learn of a checkpoint whose base
     head takes the place of the model's own logits, ResourceError when a file cannot be written.
     """
+    plan = HeadPlan(**plan_of)
     if plan.unfreezes_last:
         check_out(out, UNFROZEN)
     else:
-        _check_name(out)
+        check_name(out)
     with open_checkpoint(course.source) as checkpoint:
         _refuse_for_llm(plan, checkpoint.spec)
         plan = _fitting(plan, checkpoint, course)
@@ -361,11 +246,13 @@ def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
         torch.set_num_threads(course.n_threads)
         torch.manual_seed(plan.seed)
         if plan.unfreezes_last:
-            return _train_unfrozen(course, out, plan, checkpoint, texts, tokens)
-        net = _net(checkpoint, plan.kind, plan.n_heads, tokens)
+            from .unfrozen import train_unfrozen
+
+            return train_unfrozen(course, out, plan, checkpoint, texts, tokens)
+        net = net_of(checkpoint, plan.kind, plan.n_heads, tokens)
         trainer = HeadTrainer(plan, net, texts, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
     trainer.run_or_go_on(f"train {plan.kind}", course.notify, course.device)
-    _write(out, trainer.best, tokens)
+    write_heads(out, trainer.best, tokens)
     return TrainedHeads(
         path=out,
         n_steps=trainer.step,
@@ -400,103 +287,13 @@ def _refuse_for_llm(plan: HeadPlan, spec: Spec) -> None:
         raise UsageError("--unfreeze-last-layer: the layers of a speech LLM are not trained here; leave it out")
 
 
-def _train_unfrozen(
-    course: Course,
-    out: Path,
-    plan: HeadPlan,
-    checkpoint: Checkpoint,
-    texts: Sequence[HiddenText],
-    tokens: Sequence[int],
-) -> TrainedHeads:
-    """Train the last layer too, and write a new checkpoint with the heads beside it."""
-    dims = checkpoint.spec.dims
-    decoder = decoder_of(checkpoint)
-    frozen = _net(checkpoint, plan.kind, plan.n_heads, tokens)
-    last = cast(Block, decoder.layers[-1])
-    net = UnfrozenNet(
-        plan.kind,
-        plan.n_heads,
-        frozen.get_buffer("vocabulary"),
-        frozen.block,
-        last=last,
-        norm=decoder.layer_norm,
-        matrix=decoder.get_buffer("matrix"),
-    )
-    trainer = UnfrozenTrainer(plan, net, texts, token_table(tokens, dims.n_vocab), course.work, decoder=decoder)
-    trainer.run_or_go_on(f"train {plan.kind}", course.notify, course.device)
-    name = f"model.decoder.layers.{dims.n_text_layer - 1}"
-    write_checkpoint(
-        out,
-        checkpoint,
-        {f"{name}.{part}": value.detach().numpy() for part, value in trainer.best.last.named_parameters()},
-        n_layers=dims.n_text_layer,
-        mark=UNFROZEN,
-        target=checkpoint.spec.source.id,
-        beside=lambda folder: _write(folder / HEADS_FILE, trainer.best, tokens),
-    )
-    agreement, *rates = trainer.hit_rates
-    return TrainedHeads(
-        path=out,
-        n_steps=trainer.step,
-        n_texts=len(trainer.train),
-        n_tokens=len(tokens),
-        lacks=trainer.lacks,
-        hit_rates=tuple(rates),
-        agreement=agreement,
-    )
-
-
-def fine_tune_heads(course: Course, out: Path, plan: MwerPlan, heads: Path) -> FineTunedHeads:
-    """Fine-tune the heads in the file `heads` by minimum word error rate (`mwer`), and write them to `out`.
-
-    Raises as `train_heads`, and UsageError for heads of a layout that is not trained here.
-    """
-    _check_name(out, heads)
-    with open_checkpoint(course.source) as checkpoint:
-        given = open_heads(heads, checkpoint.spec)
-        if given.tokens is None or given.spec.n_layers > 1:
-            raise UsageError(f"{heads}: expected heads that `specedge train heads` has written")
-        tokens = given.tokens.tolist()
-        net = _net(checkpoint, given.spec.kind, given.spec.n_heads, tokens)
-        net.load_named(given.weights)
-        torch.set_num_threads(course.n_threads)
-        lists = _nbest(course, plan, NetGuesses(net, tokens))
-        trainer = MwerTrainer(plan, net, lists, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
-    trainer.run_or_go_on(f"fine-tune {given.spec.kind}", course.notify, course.device)
-    _write(out, trainer.best, tokens)
-    errors_before, entropy_before, errors, entropy = trainer.figures
-    return FineTunedHeads(
-        path=out,
-        n_steps=trainer.step,
-        n_windows=len(trainer.train),
-        errors=(errors_before, errors),
-        entropies=(entropy_before, entropy),
-    )
-
-
-def _check_name(out: Path, given: Path | None = None) -> None:
+def check_name(out: Path, given: Path | None = None) -> None:
     if out.suffix != ".safetensors":
         raise UsageError(f"-o {out}: expected a name that ends in .safetensors")
     check_output(out, HEADS, inputs=identities([] if given is None else [given]))
 
 
-def _until(windows: Iterator[Float], hours: float) -> Iterator[Float]:
-    """Windows until there are so many hours of them."""
-    done_s = 0.0
-    while done_s < hours * 3600 and (window := next(windows, None)) is not None:
-        done_s += len(window) / 16000
-        yield window
-
-
-def _nbest(course: Course, plan: MwerPlan, heads: NetGuesses) -> list[NBest]:
-    """The heads' N-best lists of the audio."""
-    bundle = bundle_of(course.source, course.work)
-    with course.progress("search") as progress:
-        windows = _until(course.windows(bundle, plan.seed), course.hours)
-        return list(nbest_lists(windows, course.target(bundle), heads, plan, progress.update_to))
-
-
-def _net(checkpoint: Checkpoint, kind: str, n_heads: int, tokens: Sequence[int]) -> HeadNet:
+def net_of(checkpoint: Checkpoint, kind: str, n_heads: int, tokens: Sequence[int]) -> HeadNet:
     block = _last_layer(checkpoint) if kind == BLOCK_KIND else None
     return HeadNet(kind, n_heads, vocabulary_matrix(checkpoint)[list(tokens)], block)
 
@@ -513,10 +310,10 @@ def _last_layer(checkpoint: Checkpoint) -> Block:
     return block
 
 
-def _write(out: Path, net: HeadNet, tokens: Sequence[int]) -> None:
+def write_heads(out: Path, net: HeadNet, tokens: Sequence[int]) -> None:
     from safetensors.numpy import save
 
-    def array(value: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    def array(value: Tensor) -> NDArray[np.float32]:
         return np.ascontiguousarray(value.numpy(), np.float32)
 
     values = {name: array(value) for name, value in net.named_weights()}

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from specedge.export.checkpoint import open_checkpoint
+from specedge.export.papers.train_heads import HeadPlan, token_table, vocabulary_of
+from specedge.export.papers.unfrozen import UnfrozenNet, UnfrozenTrainer
 from specedge.export.training.features import HiddenText
-from specedge.export.training.heads import HeadPlan, UnfrozenNet, UnfrozenTrainer, token_table, vocabulary_of
 from specedge.export.training.nets import Block, decoder_of
 from support.exported import checkpoint
 from support.moved import check_moves

@@ -10,9 +10,16 @@ import torch
 
 from specedge.errors import UsageError
 from specedge.export.checkpoint import open_checkpoint, open_heads
+from specedge.export.papers.train_heads import (
+    HeadPlan,
+    HeadTrainer,
+    _last_layer,
+    token_table,
+    vocabulary_of,
+    write_heads,
+)
 from specedge.export.training import heads as head_trainer
 from specedge.export.training.features import HiddenText
-from specedge.export.training.heads import HeadPlan, HeadTrainer, _last_layer, _write, token_table, vocabulary_of
 from specedge.export.training.labels import IGNORE
 from specedge.export.training.nets import HeadNet
 from specedge.runtime.options import HEAD_KINDS
@@ -131,7 +138,7 @@ def test_the_file_of_trained_heads_is_the_net(kind: str, tmp_path: Path) -> None
         net = HeadNet(kind, 2, matrix, block).eval()
         for parameter in net.parameters():
             parameter.data += 0.05 * torch.randn_like(parameter)
-        _write(tmp_path / "h.safetensors", net, tokens)
+        write_heads(tmp_path / "h.safetensors", net, tokens)
         found = open_heads(tmp_path / "h.safetensors", spec)
         rng = np.random.default_rng(2)
         hidden, features = (rng.standard_normal((n, D)).astype(np.float32) for n in (7, 30))

@@ -1,0 +1,59 @@
+"""The graph with which a draft learns while it drafts (OmniDraft's online distillation, arXiv 2507.02659).
+
+learn    The decoder with two low-rank factors: rows whose logits are wanted become h + (h A) B before the vocabulary
+         product. While B is zero, all bits are the decoder's own.
+         in   besides the decoder's: learn_a f32 [n_text_state, n_rank], learn_b f32 [n_rank, n_text_state]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from specedge.runtime.bundle.manifest import LEARN_GRAPH, VECTORS_GRAPH
+
+from ..derived_graphs import hidden_width, not_ours, vectors_graph, write_cut
+
+
+def write_learn_graphs(decoder: Path, out: Mapping[str, Path]) -> None:
+    """Write both graphs, of the graph file `decoder`, to `out` by their names, beside the decoder's data file.
+
+    Raises BundleError when `decoder` is no graph of `decoder_graph`, OSError.
+    """
+    model = onnx.load(str(decoder), load_external_data=False)
+    # The vectors first: the other graph changes the model in place.
+    made = {VECTORS_GRAPH: vectors_graph(model), LEARN_GRAPH: _learning(model)}
+    for name, graph in made.items():
+        write_cut(out[name], graph, model)
+
+
+def _learning(model: onnx.ModelProto) -> onnx.GraphProto:
+    """The decoder with the factors between the wanted rows and the vocabulary."""
+    graph = model.graph
+    wanted = _wanted_rows(graph)
+    d = hidden_width(graph)
+    before = f"{wanted}.before"
+    nodes = []
+    for node in graph.node:
+        nodes.append(node)
+        if wanted in node.output:
+            node.output[list(node.output).index(wanted)] = before
+            nodes += [
+                helper.make_node("MatMul", [before, "learn_a"], ["learn.narrow"]),
+                helper.make_node("MatMul", ["learn.narrow", "learn_b"], ["learn.change"]),
+                helper.make_node("Add", [before, "learn.change"], [wanted]),
+            ]
+    factors: dict[str, list[int | str]] = {"learn_a": [d, "n_rank"], "learn_b": ["n_rank", d]}
+    inputs = list(graph.input)
+    inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in factors.items()]
+    return helper.make_graph(nodes, LEARN_GRAPH, inputs, list(graph.output), list(graph.initializer))
+
+
+def _wanted_rows(graph: onnx.GraphProto) -> str:
+    for node in graph.node:
+        if node.op_type == "Gather" and node.input[1] == "logit_rows":
+            return str(node.output[0])
+    raise not_ours("rows of wanted logits")
