@@ -26,6 +26,7 @@ from specedge.runtime.device import DEFAULT_COSTS
 from specedge.runtime.options import BLOCK_KIND
 
 from ..checkpoint import HEADS, TOKENS, Checkpoint, open_checkpoint
+from ..registered import find
 from ..spec import Spec
 from ..speech_layouts import SpeechSpec
 from ..training.checkpoint_files import UNFROZEN, check_out
@@ -174,13 +175,13 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
             logits = self.net.logits(rows[wanted], head)
             loss = F.cross_entropy(logits, labels[wanted])
             if self.plan.kl_weight:
-                loss = loss + self.plan.kl_weight * _divergence(logits, batch.hidden, wanted, head, vocabulary)
+                loss = loss + self.plan.kl_weight * divergence(logits, batch.hidden, wanted, head, vocabulary)
             n_right = (logits.detach().argmax(-1) == labels[wanted]).sum()
             found.append(Counted(torch.nan_to_num(loss), n_right, wanted.sum()))  # of no rows at all
         return found
 
 
-def _divergence(logits: Tensor, hidden: Tensor, wanted: Tensor, head: int, vocabulary: Tensor) -> Tensor:
+def divergence(logits: Tensor, hidden: Tensor, wanted: Tensor, head: int, vocabulary: Tensor) -> Tensor:
     """KL of a head's distributions from the target's own at the rows that say those tokens, one row each a head on."""
     # A batch ends with as many empty rows as there are heads, so that no text's end meets its beginning.
     own = torch.roll(hidden, -(1 + head), dims=1)[wanted]
@@ -246,9 +247,8 @@ def train_heads(course: Course, out: Path, **plan_of: Any) -> TrainedHeads:
         torch.set_num_threads(course.n_threads)
         torch.manual_seed(plan.seed)
         if plan.unfreezes_last:
-            from .unfrozen import train_unfrozen
-
-            return train_unfrozen(course, out, plan, checkpoint, texts, tokens)
+            trained: TrainedHeads = find("unfrozen")(course, out, plan, checkpoint, texts, tokens)
+            return trained
         net = net_of(checkpoint, plan.kind, plan.n_heads, tokens)
         trainer = HeadTrainer(plan, net, texts, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
     trainer.run_or_go_on(f"train {plan.kind}", course.notify, course.device)
@@ -294,11 +294,11 @@ def check_name(out: Path, given: Path | None = None) -> None:
 
 
 def net_of(checkpoint: Checkpoint, kind: str, n_heads: int, tokens: Sequence[int]) -> HeadNet:
-    block = _last_layer(checkpoint) if kind == BLOCK_KIND else None
+    block = last_layer(checkpoint) if kind == BLOCK_KIND else None
     return HeadNet(kind, n_heads, vocabulary_matrix(checkpoint)[list(tokens)], block)
 
 
-def _last_layer(checkpoint: Checkpoint) -> Block:
+def last_layer(checkpoint: Checkpoint) -> Block:
     """The decoder's last layer, but adding nothing yet: what it reads is behind that layer and the last norm."""
     dims = checkpoint.spec.dims
     block = Block(dims.n_text_state, dims.n_text_head, checkpoint.spec.n_text_ffn)

@@ -13,7 +13,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np  # noqa: E402
 
 from specedge import decode_audio  # noqa: E402
-from specedge.export.training.corpus import Utterance, load_shards  # noqa: E402
 from specedge.models import store  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.cli.main import main as specedge  # noqa: E402
@@ -123,11 +122,19 @@ def beside_none(name: str, bundle: Bundle, engine: OnceEncoded, sound: Sound, pl
     return {**counted, "difference": difference(plain, got) or dropped}
 
 
-def texts(bundle: Bundle, utterances: Sequence[Utterance]) -> dict[str, Any]:
-    """The texts of held-out utterances, and the words that are wrong in them."""
+def texts(bundle: Bundle, index: Path, limit: int | None) -> dict[str, Any]:
+    """The texts of held-out utterances, and the words that are wrong in them.
+
+    index: the .json of a shard, which lists them; the .npy beside it is int16 at 16 kHz, one behind the other.
+    """
+    audio, at = np.load(index.with_suffix(".npy")), 0
     engine = Engine(bundle, threads=1, cache=False)
-    found = [said(run(engine, bundle, utterance.sound(), OPTIONS, None)) for utterance in utterances]
-    errors = word_errors((utterance.text, text) for utterance, text in zip(utterances, found, strict=True))
+    rows, found = json.loads(index.read_text(encoding="utf-8"))["utterances"][:limit], []
+    for row in rows:
+        sound = (audio[at : at + row["samples"]] / 32768).astype(np.float32)
+        found.append(said(run(engine, bundle, sound, OPTIONS, None)))
+        at += row["samples"]
+    errors = word_errors((row["text"], text) for row, text in zip(rows, found, strict=True))
     return {"texts": found, "n_errors": errors.n_errors, "n_words": errors.n_words}
 
 
@@ -140,10 +147,9 @@ def main(job: dict[str, Any]) -> None:
         done("doctor", name, doctor, folder, threads, job["rows"])
     for precision in PRECISIONS:
         done("export", precision, export, job["checkpoint"], Path(job["work"]) / precision, precision)
-    shards = load_shards(Path(job["speech"]) / "dev") if job["speech"] else ()
-    for name, utterances in shards:
-        if name in LISTS:
-            done("texts", name, texts, bundled, utterances[: job["limit"]])
+    for index in sorted((Path(job["speech"]) / "dev").glob("*.json")) if job["speech"] else ():
+        if index.stem in LISTS:
+            done("texts", index.stem, texts, bundled, index, job["limit"])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Each CPU is this machine with features hidden from ONNX Runtime, or one that qemu emulates (cpu_models.py). On each:
 every drafter of the bundled model beside none, doctor's rows of the bundled model and of a small one in each precision,
 `specedge export` of a small model. FOLDER has shards of speech
-(export/training/corpus.py), whose texts are compared between the x86 CPUs. Times are not measured.
+(tests/cpus/inside.py), whose texts are compared between the x86 CPUs. Times are not measured.
 
 Progress goes to stderr; the table to stdout, or into FILE between its marks; the last line is one JSON document. The
 exit code is 1 unless every CPU asked for was run to its end and passes.

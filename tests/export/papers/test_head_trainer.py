@@ -13,15 +13,14 @@ from specedge.export.checkpoint import open_checkpoint, open_heads
 from specedge.export.papers.train_heads import (
     HeadPlan,
     HeadTrainer,
-    _last_layer,
+    divergence,
+    last_layer,
     token_table,
     vocabulary_of,
     write_heads,
 )
-from specedge.export.training import heads as head_trainer
 from specedge.export.training.features import HiddenText
-from specedge.export.training.labels import IGNORE
-from specedge.export.training.nets import HeadNet
+from specedge.export.training.nets import IGNORE, HeadNet
 from specedge.runtime.options import HEAD_KINDS
 from support import heads
 from support.exported import checkpoint
@@ -50,7 +49,7 @@ def trainer(kind: str, folder: Path, **changes: object) -> HeadTrainer:
     plan = HeadPlan(**{"kind": kind, "n_heads": 3, "steps": 60, "every": 20, "learning_rate": 1e-2, **changes})  # type: ignore[arg-type]
     torch.manual_seed(0)
     with open_checkpoint(checkpoint()) as source:
-        block = _last_layer(source) if kind == "medusa-block" else None
+        block = last_layer(source) if kind == "medusa-block" else None
     net = HeadNet(kind, plan.n_heads, torch.randn(len(tokens), D) * 0.4, block)
     return HeadTrainer(plan, net, given, token_table(tokens, N_VOCAB), folder)
 
@@ -113,9 +112,9 @@ def test_weights_of_heads_and_the_divergence_are_what_they_say(tmp_path: Path) -
     for head in range(3):
         wanted = batch.labels[..., head] != IGNORE
         own = torch.stack([batch.hidden[at, row + 1 + head] for at, row in wanted.nonzero().tolist()])
-        alike = head_trainer._divergence(own @ vocabulary.T, batch.hidden, wanted, head, vocabulary)
+        alike = divergence(own @ vocabulary.T, batch.hidden, wanted, head, vocabulary)
         assert float(alike) == pytest.approx(0, abs=1e-5)
-        other = head_trainer._divergence(-own @ vocabulary.T, batch.hidden, wanted, head, vocabulary)
+        other = divergence(-own @ vocabulary.T, batch.hidden, wanted, head, vocabulary)
         assert float(other) > 0.1
 
 
@@ -134,7 +133,7 @@ def test_the_file_of_trained_heads_is_the_net(kind: str, tmp_path: Path) -> None
         tokens = [3, 5, 700, 701]
         matrix = torch.from_numpy(source.tensor("model.decoder.embed_tokens.weight")[tokens])
         torch.manual_seed(1)
-        block = _last_layer(source) if kind == "medusa-block" else None
+        block = last_layer(source) if kind == "medusa-block" else None
         net = HeadNet(kind, 2, matrix, block).eval()
         for parameter in net.parameters():
             parameter.data += 0.05 * torch.randn_like(parameter)
@@ -152,7 +151,7 @@ def test_the_file_of_trained_heads_is_the_net(kind: str, tmp_path: Path) -> None
 
 def test_a_block_begins_by_adding_nothing() -> None:
     with open_checkpoint(checkpoint()) as source:
-        block, d = _last_layer(source), source.spec.dims.n_text_state
+        block, d = last_layer(source), source.spec.dims.n_text_state
     rows, features = torch.randn(1, 3, d), torch.randn(1, 5, d)
     assert torch.equal(block(rows, features), rows)
     block(rows, features).square().sum().backward()
