@@ -47,7 +47,6 @@ __all__ = [
 
 MANIFEST_NAME = "specedge.json"  # also in runtime/bundle/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
-_DEMO_DRAFTS = {"demo": "demo-draft-same", "demo-llm": "demo-draft-en"}
 _TRASH = ".trash-"
 _TIMEOUT_S = 30.0
 
@@ -266,10 +265,10 @@ def remove_file(name: str) -> Path:
 def known_draft(name: str) -> Path | None:
     """The bundle that is known to draft for the model called `name`, where it is installed; else None."""
     checkpoint = catalogue.find(name)
-    known = _DEMO_DRAFTS.get(name) if checkpoint is None or checkpoint.draft is None else checkpoint.draft.name
-    if known is None:
+    if checkpoint is None or checkpoint.draft is None:
         return None
-    return next((root / n for root in _roots() for n in _candidates(known) if _is_bundle(root / n)), None)
+    names = list(_candidates(checkpoint.draft.name))
+    return next((root / n for root in _roots() for n in names if _is_bundle(root / n)), None)
 
 
 def installed() -> list[Installed]:

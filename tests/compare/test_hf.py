@@ -19,11 +19,10 @@ from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
 from support.checkpoints import make_checkpoint
+from support.demo import checkpoint
 from support.exported import load_transformers
 from support.longform import LONG, MAINTENANCE, NOTES, Samples, joined, noise, silence, tones
 from support.openai_peer import caller
-
-DEMO = Path(__file__).resolve().parents[2] / "models" / "checkpoints" / "demo"
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -163,7 +162,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Hf:
-    return Hf.of(DEMO, tmp_path_factory.mktemp("demo"))
+    return Hf.of(checkpoint(), tmp_path_factory.mktemp("demo"))
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["multilingual", "en"])

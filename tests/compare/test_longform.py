@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from support import demo
 from support.checkpoints import make_checkpoint
-from support.converted import with_published_limit
+from support.demo import with_published_limit
 from support.longform import Case, Comparison, demo_cases, random_cases
-
-DEMO = Path(__file__).resolve().parents[2] / "models" / "checkpoints" / "demo"
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +47,7 @@ def n_comparisons(cases: list[Case], *, faster: bool) -> int:
 def test_the_demo_model(tmp_path: Path) -> None:
     cases = demo_cases()
     assert len(cases) >= 30
-    checkpoint = with_published_limit(DEMO, tmp_path / "checkpoint")
+    checkpoint = with_published_limit(demo.checkpoint(), tmp_path / "checkpoint")
     assert_equal(compared(checkpoint, tmp_path, cases, faster=True), n_comparisons(cases, faster=True))
 
 

@@ -53,13 +53,13 @@ def audio(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(package: str, program: str, audio: Path, tmp_path: Path) -> list[str]:
     """The lines that the program prints when it imports from this package."""
-    from support.converted import demo_for_faster_whisper, demo_for_specedge
+    from support.demo import for_faster_whisper, for_specedge
 
     source = (PROGRAMS / f"{program}.py").read_text(encoding="utf-8")
     assert source.count("faster_whisper") == 1
     copy = tmp_path / f"{program}_{package}.py"
     copy.write_text(source.replace("faster_whisper", package), encoding="utf-8")
-    model = demo_for_faster_whisper() if package == "faster_whisper" else demo_for_specedge()
+    model = for_faster_whisper() if package == "faster_whisper" else for_specedge()
     command = [sys.executable, "-I", "-c", _RUNNER, package, str(copy), str(model), str(audio)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]

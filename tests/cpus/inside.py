@@ -110,7 +110,7 @@ def drafters(bundle: Bundle) -> None:
 
 def beside_none(name: str, bundle: Bundle, engine: OnceEncoded, sound: Sound, plain: Run) -> dict[str, Any]:
     """A drafter's run beside the plain one: everything that a transcription gives, compared with ==."""
-    model = store.bundled() / "demo-draft" if name in HAS_MODEL else None
+    model = store.bundled() / "demo" if name in HAS_MODEL else None
     # weighs: drafted at any price, so that there are passes of many widths
     drafter = make_drafter(DrafterOptions(name, draft_model=model), TargetModel(bundle, threads=1, weighs=False))
     try:

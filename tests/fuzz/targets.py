@@ -29,7 +29,9 @@ from specedge.runtime.audio.wav import ByteReader, WavReader, sniff, to_float  #
 from specedge.runtime.bundle.manifest import Manifest  # noqa: E402
 from specedge.runtime.text import tokenizer as tokenizer_module  # noqa: E402
 from specedge.runtime.text.tokenizer import Tokenizer, pack_table, unpack_table  # noqa: E402
+from support.exported import bundle  # noqa: E402
 from support.fake_engine import special_tokens  # noqa: E402
+from support.paths import DEMO  # noqa: E402
 from support.token_maps import make_map  # noqa: E402
 
 CONTEXTS = [[], [1], [1, 2], [1, 2, 3], [2, 3, 4, 5], [8, 8, 8, 8, 8], [39], [65535], [-1, 70000]]
@@ -133,8 +135,8 @@ class ManifestFile(Target):
 
     def seeds(self) -> list[bytes]:
         found = []
-        for name in ("demo", "demo-draft-en"):
-            value = json.loads((ROOT / "models" / "bundled" / name / "specedge.json").read_bytes())
+        for folder in (DEMO, bundle("int8", "en").path):
+            value = json.loads((folder / "specedge.json").read_bytes())
             value.pop("manifest_sha256")
             value["selfcheck"] = {}
             value["graphs"] = {graph: value["graphs"][graph] for graph in ("encoder", "cross_kv", "decoder")}

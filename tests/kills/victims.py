@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = [ROOT / "models" / "bundled" / "samples" / f"{name}.wav" for name in ("maintenance", "notes")]
-BUNDLES = [ROOT / "models" / "bundled" / name for name in ("demo-draft", "demo-draft-en", "demo-draft-same")]
+VARIANTS = ("plain", "en", "v3")
 FORMATS = ("txt", "srt", "vtt", "tsv", "json", "lrc")
 
 
@@ -156,14 +156,14 @@ class Packed(Victim):
         (self.root / "budget").write_text(str(2 * max(sizes) + max(sizes) // 2))
 
     def work(self, turn: int) -> None:
-        from specedge.runtime.bundle.bundle import Bundle
         from specedge.runtime.engine.engine import Engine
+        from support.exported import bundle
 
         budget = self.root / "budget"
         if budget.exists():
             os.environ["SPECEDGE_CACHE_BYTES"] = budget.read_text()
-        for at in range(len(BUNDLES)):
-            Engine(Bundle.open(BUNDLES[(turn + at) % len(BUNDLES)]), threads=1)
+        for at in range(len(VARIANTS)):
+            Engine(bundle("int8", VARIANTS[(turn + at) % len(VARIANTS)]), threads=1)
 
     def torn(self) -> list[str]:
         from specedge.runtime.engine.packed import lookup

@@ -17,9 +17,8 @@ from specedge.runtime.engine import provider_check, providers
 from specedge.runtime.engine.engine import encoder_output
 from specedge.runtime.engine.provider_task import EncoderRun, EncoderTask, Place
 from specedge.runtime.engine.session import Canceller, Session
+from support import demo
 from support.exported import bundle, checkpoint
-
-DEMO_CHECKPOINT = Path(__file__).parents[2] / "models" / "checkpoints" / "demo"
 
 
 def with_plain(source: Bundle, weights: Path, folder: Path) -> Bundle:
@@ -37,7 +36,7 @@ def micro_with_plain(folder: Path) -> Bundle:
 
 def demo_with_plain(folder: Path) -> Bundle:
     """The bundled demo with its maps, heads and CTC head."""
-    return with_plain(Bundle.open(store.find("demo")), DEMO_CHECKPOINT, folder)
+    return with_plain(Bundle.open(store.find("demo")), demo.checkpoint(), folder)
 
 
 def take_for_openvino(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:

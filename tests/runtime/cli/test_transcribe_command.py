@@ -22,6 +22,7 @@ from specedge.runtime.longform.segments import Segment, Word
 from specedge.runtime.longform.windows import AudioContext
 from specedge.runtime.options import TRANSLATIONS
 from specedge.runtime.output.formats import FORMATS
+from support.demo import english_draft
 from support.fake_cli import SENTENCE, wav
 from support.fake_engine import bundle, special_tokens
 from support.tree import ROOT
@@ -451,7 +452,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.usefixtures("bundled")
 def test_residual_acceptance_is_marked_and_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["--draft-model", "demo-draft-en", "--lookahead", "3", "--temperature", "0.9", "--best-of", "1"]
+    args = ["--draft-model", str(english_draft().path), "--lookahead", "3", "--temperature", "0.9", "--best-of", "1"]
     found = [as_json(capsys, *args, "--accept", "residual") for _ in range(2)]
     assert found[0]["segments"] == found[1]["segments"]
     assert found[0]["speculation"]["lossless"] is False and found[0]["speculation"]["accepted"] > 0
@@ -461,7 +462,7 @@ def test_residual_acceptance_is_marked_and_can_be_repeated(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--draft-model", "demo-draft"], "--accept: residual draws tokens, so temperatures must be above 0"),
+        (["--draft-model", "demo"], "--accept: residual draws tokens, so temperatures must be above 0"),
         (["--drafter", "ngram", "--temperature", "1"], "--accept: residual needs --drafter draft"),
         (["--temperature", "1"], "--accept: residual needs --drafter draft"),
     ],
@@ -475,6 +476,6 @@ def test_residual_acceptance_needs_draws(capsys: pytest.CaptureFixture[str], arg
 @pytest.mark.usefixtures("bundled")
 @pytest.mark.parametrize("mode", TRANSLATIONS)
 def test_a_draft_of_another_vocabulary_is_translated_as_asked(capsys: pytest.CaptureFixture[str], mode: str) -> None:
-    drafted = as_json(capsys, "--draft-model", "demo-draft-en", "--lookahead", "4", "--translation", mode)
+    drafted = as_json(capsys, "--draft-model", str(english_draft().path), "--lookahead", "4", "--translation", mode)
     plain = as_json(capsys)
     assert drafted["segments"] == plain["segments"] and drafted["speculation"]["accepted"] > 0

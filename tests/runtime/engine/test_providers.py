@@ -18,7 +18,6 @@ import pytest
 
 from specedge import WhisperModel
 from specedge.errors import BundleError, Interrupted, ProviderError, UsageError
-from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.device import packed_folder
 from specedge.runtime.drafters.registry import runnable
@@ -30,7 +29,7 @@ from specedge.runtime.engine.provider_task import Place
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import ENCODER_PROVIDERS, DrafterOptions
 from support.exported import bundle
-from support.paths import samples
+from support.paths import DEMO, samples
 from support.providers import CpuBackend, demo_with_plain, micro_with_plain, take_for_openvino
 
 needs_openvino = pytest.mark.skipif(
@@ -253,7 +252,7 @@ def test_no_drafter_changes_a_text_behind_openvino(tmp_path: Path) -> None:
     demo = demo_with_plain(tmp_path / "demo")
     model = WhisperModel(demo.path, encoder_provider="openvino", cpu_threads=2)
     assert model.engine.encoder_provider.startswith("openvino 20")
-    draft = store.find("demo-draft-same")  # it hears what the target's encoder says
+    draft = DEMO  # the target as its own draft: it is given what the target's encoder found
 
     def said(drafter: str, context: str) -> list[object]:
         options = {"draft_model": draft} if drafter in ("draft", "cascade") else {}

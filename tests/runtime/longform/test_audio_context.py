@@ -24,6 +24,7 @@ from specedge.runtime.options import DrafterOptions, TranscribeOptions
 from support import exported
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
 from support.lossless import Truths, adversary, difference, run
+from support.paths import DEMO
 
 SPECIAL = special_tokens()
 PUMP = [SPECIAL.timestamp_begin, *words(" the", " pump"), SPECIAL.timestamp_begin + 50, SPECIAL.timestamp_begin + 50]
@@ -223,7 +224,7 @@ def test_the_bundled_model_writes_the_same_at_nearly_the_same_times(demo: tuple[
 def test_no_drafter_of_the_bundled_model_changes_its_text(demo: tuple[Engine, Bundle], drafter: str) -> None:
     engine, opened = demo
     options = TranscribeOptions(language="en", audio_context="auto")
-    draft_model = "demo-draft-same" if drafter == "draft" else None
+    draft_model = DEMO if drafter == "draft" else None
     always = drafter not in ("tokenmap", "ngram", "ctc")  # those are silent where drafts would not pay
     lookahead = "3" if always else DrafterOptions.lookahead
     made = make_drafter(

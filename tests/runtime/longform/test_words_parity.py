@@ -23,6 +23,7 @@ from specedge.runtime.longform.words import time_words
 from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from support import exported
 from support.checkpoints import make_checkpoint
+from support.demo import checkpoint as demo_checkpoint
 from support.openai_model import model_of, tokenizer_of
 from support.tree import ROOT
 
@@ -30,7 +31,6 @@ pytest.importorskip("whisper", reason="openai-whisper is not installed")
 
 LARGEST_TIME_DIFFERENCE_S = 0.02 + 1e-6
 LARGEST_PROBABILITY_DIFFERENCE = 1e-3
-DEMO = ROOT / "models" / "checkpoints" / "demo"
 SAMPLES = ROOT / "models" / "bundled" / "samples"
 
 
@@ -148,9 +148,9 @@ def test_eight_bits_find_most_words_near_their_place() -> None:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Any]]:
     folder = tmp_path_factory.mktemp("demo") / "fp32"
-    with open_checkpoint(DEMO) as source:
+    with open_checkpoint(demo_checkpoint()) as source:
         made = write_bundle(source, folder, precision="fp32", name="demo", version="0.1.0")
-    yield Engine(made, threads=1, cache=False), model_of(DEMO)
+    yield Engine(made, threads=1, cache=False), model_of(demo_checkpoint())
     shutil.rmtree(folder)
 
 

@@ -10,11 +10,12 @@ from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.text.beginnings import Beginnings
 from specedge.runtime.text.tokenizer import Tokenizer
+from support.qwen_checkpoints import qwen_bundle
 
 
 @pytest.fixture(scope="module")
 def llm() -> Tokenizer:
-    return Bundle.open(store.find("demo-llm")).tokenizer
+    return qwen_bundle().tokenizer
 
 
 @pytest.fixture(scope="module")
