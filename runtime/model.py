@@ -321,7 +321,6 @@ class WhisperModel:
         remember: bool = False,
         allow_inexact: bool = False,
         accept: str = "exact",
-        rules: Literal["openai", "hf"] = "openai",
         length_decay: tuple[float, float] | None = None,
         seed: int = 0,
         audio_context: str | float | None = None,

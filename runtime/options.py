@@ -61,7 +61,6 @@ MAX_BEAMS = 64  # each has a cache of its own for keys and values
 _MAX_PATIENCE = 1000.0  # more than a window has tokens
 _PENALTIES = (0.001, 1000.0)  # beyond, logits leave what float32 can hold
 _MAX_TIME_S = 1e9  # thirty years
-_RULES = ("openai", "hf")
 _DESCRIPTION = "description"
 
 
@@ -179,9 +178,6 @@ class TranscribeOptions:
         **_DECODING,
     )
     suppress_blank: bool = described(True, "Do not let a text begin with a blank, or end at once.", **_DECODING)
-    rules: Literal["openai", "hf"] = described(
-        "openai", "Decode long audio as openai-whisper or as transformers does.", choices=_RULES, **_DECODING
-    )
     accept: str = described(
         "exact",
         "Which drafts to keep. exact: the text never changes. These may change it, and results say so: typical, top-M "
@@ -283,7 +279,6 @@ class TranscribeOptions:
     def __post_init__(self) -> None:
         for name, is_right, expected in (
             ("task", self.task in ("transcribe", "translate"), "transcribe or translate"),
-            ("rules", self.rules in _RULES, "openai or hf"),
             ("temperature", _all_at_least(self.temperature, 0), "one or more numbers, 0 or more"),
             ("beam_size", 1 <= self.beam_size <= MAX_BEAMS, f"1 to {MAX_BEAMS}"),
             ("accept", _is_rule(self.accept), "exact, typical, residual, top-M such as top-3, or a number from 0 to 1"),
@@ -313,7 +308,6 @@ class TranscribeOptions:
             ),
             ("audio_context", _is_audio_context(self.audio_context), "auto, full, or seconds above 0"),
             ("window_end", self.window_end in ("full", "pause", None), "full, pause, or None"),
-            ("window_end", self.window_end != "pause" or self.rules != "hf", "full where rules is hf"),
             ("language_detection_segments", self.language_detection_segments >= 1, "1 or more"),
         ):
             if not is_right:

@@ -152,7 +152,7 @@ class AudioStream:
         self._resources.callback(reader.close)
         self._max_duration_s = max_duration_s
         self._check_length(reader.duration_s or 0.0)
-        self._read_s = 0.0
+        self._n_read: dict[int, int] = {}  # frames by their rate
         self._is_repeat = self._is_ended = False
         self._warned: set[str] = set()
         self._scale: float | None = None
@@ -175,7 +175,7 @@ class AudioStream:
     @property
     def read_s(self) -> float:
         """Seconds of the source decoded so far."""
-        return self._read_s
+        return sum(n_frames / rate_hz for rate_hz, n_frames in self._n_read.items())
 
     @property
     def is_ended(self) -> bool:
@@ -219,8 +219,8 @@ class AudioStream:
                 self._is_ended = True
                 samples = self._resampler.finish()
             else:
-                self._read_s += len(block.samples) / block.rate_hz
-                self._check_length(self._read_s)
+                self._n_read[block.rate_hz] = self._n_read.get(block.rate_hz, 0) + len(block.samples)
+                self._check_length(self.read_s)
                 samples = self._converted(block)
         if len(samples):
             self._ready.append(samples)

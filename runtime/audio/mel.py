@@ -36,6 +36,7 @@ _OVERLAP = N_FFT - HOP_SAMPLES
 _BLOCK_FRAMES = 128
 _READ_SAMPLES = 1 << 16
 MIN_POWER = 1e-10
+_SILENCE_POWER = 1e-9  # mean of a sample at -90 dB of full scale: less than 16 bits can hold
 # A frame is five blocks and a hop two: sums of squares of blocks bound a frame's power from above.
 _BLOCK_SAMPLES = 80
 # Sums in float32 may fall short of the bound by less than this.
@@ -240,6 +241,7 @@ class MelStream:
         self._is_ended = False
         self.keeps_power = False  # set it to have the spectrum of the window read last in `last_power`
         self.last_power: NDArray[np.float32] | None = None
+        self.is_silent = False  # the window read last: no hop of it is above -90 dB of full scale
         self._peak: float | None = None
         self._is_peak_final = False
         self._n_read = 0
@@ -294,6 +296,7 @@ class MelStream:
         first = max(left, 0) - self._origin
         n_here = min(max(0, self._held - first), len(padded) - n_missing)
         padded[n_missing : n_missing + n_here] = self._buffer[first : first + n_here]
+        self.is_silent = not _has_energy(padded[n_missing : n_missing + n_here])
         _reflect_start(padded, n_missing)
         n_content_frames = min(self.n_frames, max(0, self._origin + self._held - start) // HOP_SAMPLES)
         return _power(padded, self.n_frames, n_missing + n_here), n_content_frames
@@ -355,6 +358,12 @@ class MelStream:
         self._is_ended = len(block) < n_samples
         self._n_read += len(block)
         return block
+
+
+def _has_energy(samples: NDArray[np.float32]) -> bool:
+    hops = samples[: len(samples) - len(samples) % HOP_SAMPLES].reshape(-1, HOP_SAMPLES)
+    powers = np.square(hops).mean(axis=1)
+    return bool(powers.max(initial=0.0) > _SILENCE_POWER)
 
 
 def _reflect_start(padded: NDArray[np.float32], edge: int) -> None:

@@ -10,7 +10,7 @@ fine-tunes have, are no timestamps.
 
 The module also lists the tokens that are never written: non-speech symbols and ids that the user names. The list that
 -1 stands for is computed from the vocabulary, as in openai-whisper and faster-whisper, because fine-tunes often leave
-the checkpoint's list empty. The `hf` preset uses the checkpoint's list, as transformers does.
+the checkpoint's list empty.
 """
 
 from __future__ import annotations

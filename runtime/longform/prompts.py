@@ -7,18 +7,11 @@ too long (openai-whisper's `DecodingTask._get_initial_tokens`). Hotwords and pre
 hotwords stand before every window, without a prefix; the prefix begins the first window alone. Two differences: the
 prefix follows without a <|0.00|> before it, as in openai-whisper's `decode`, and hotwords take room from the earlier
 text, where faster-whisper lets both grow to the full length.
-
-`GeneratePrompts` follows transformers' generate (`generation_whisper.py`). A window sampled at a high temperature
-leaves the next one without earlier text, which comes back after that; of two timestamps that end a segment the second
-is left out; and an initial prompt stands before every window without earlier text. Not followed: with
-`carry_initial_prompt` (its `prompt_condition_type="all-segments"`) the earlier text gets the room that the prompt
-leaves of half the positions, where generate fails when both together leave no room for text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from specedge.errors import UsageError
 
@@ -27,7 +20,7 @@ from ..text.special import SpecialTokens
 from ..text.speech_tokens import SpeechTokens
 from ..text.tokenizer import Tokenizer
 
-__all__ = ["GeneratePrompts", "Prompts", "SpeechPrompts"]
+__all__ = ["Prompts", "SpeechPrompts"]
 
 
 class Prompts:
@@ -73,9 +66,6 @@ class Prompts:
         if not self._options.condition_on_previous_text or temperature > self._options.prompt_reset_on_temperature:
             self._earlier, self._has_initial = [], False
 
-    def pass_over(self, temperature: float) -> None:
-        """Pass over a window that was silent by its tests; its text, sampled at `temperature`, is not added."""
-
     def _before(self) -> list[int]:
         if self._options.carry_initial_prompt:
             # With a prompt that leaves no room this slices as openai-whisper does: [-0:] is everything.
@@ -95,39 +85,6 @@ def _ids(text: str | Sequence[int] | None, tokenizer: Tokenizer) -> tuple[int, .
     if text is None:
         return ()
     return tuple(tokenizer.encode(" " + text.strip()) if isinstance(text, str) else text)
-
-
-class GeneratePrompts(Prompts):
-    """The prompts of transformers' generate. All segments of a window are added, those without text too."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._follows = self._options.condition_on_previous_text
-        self._segments: list[int] = []
-
-    def add(self, segments: Sequence[Sequence[int]], temperature: float) -> None:
-        """See `Prompts.add`."""
-        special = self._special
-        for tokens in segments:
-            ends_twice = len(tokens) > 2 and tokens[-2] >= special.timestamp_begin
-            self._segments += tokens[:-1] if ends_twice else tokens
-            self._text += [token for token in tokens if token < special.eot]
-        del self._segments[: -self._limit], self._text[: -self._limit]
-        self.pass_over(temperature)
-
-    def pass_over(self, temperature: float) -> None:
-        """See `Prompts.pass_over`."""
-        options = self._options
-        self._follows = options.condition_on_previous_text and temperature < options.prompt_reset_on_temperature
-
-    def _before(self) -> list[int]:
-        is_carried = self._options.carry_initial_prompt
-        if not self._follows or (is_carried and not self._segments):
-            return list(self._initial)  # whole, as there: `decoding` refuses what leaves no room
-        if is_carried:
-            n_left = self._limit - len(self._initial)
-            return [*self._initial, *(self._segments[-n_left:] if n_left > 0 else ())]
-        return [*self._initial, *self._segments][-self._limit :]
 
 
 class SpeechPrompts:
@@ -174,9 +131,6 @@ class SpeechPrompts:
         """See `Prompts.add`."""
         self._text += [token for segment in segments for token in segment if token < self._special.eot]
         del self._text[: -self._limit]
-
-    def pass_over(self, temperature: float) -> None:
-        """See `Prompts.pass_over`."""
 
 
 def _context_ids(text: str | Sequence[int] | None, tokenizer: Tokenizer, *, is_first: bool) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """Transcribe long audio window by window, with the semantics of openai-whisper (`whisper/transcribe.py`).
 
 A window with complete segments is followed from the last timestamp (with timed words: from the last word), any other
-window from its end. A window that is silent by the no-speech test gives no segments. A text that fails its tests is
+window from its end. A window that is silent by the no-speech test gives no segments; one without any energy is not
+decoded at all. A text that fails its tests is
 decoded again at the next temperature. The text so far is the prompt of the next window. Times and seeks refer to the
 original audio. Differences from openai-whisper:
 
@@ -10,8 +11,6 @@ original audio. Differences from openai-whisper:
   faster-whisper's;
 * a clip that ends behind the audio ends with it, and a seek always advances;
 * control tokens are never written, even with an empty list of suppressed tokens.
-
-With `rules="hf"` windows and tests are those of transformers' generate (decoding/presets.py).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import math
 import threading
 import time
 import zlib
@@ -51,7 +49,7 @@ from ..text.speech_tokens import SpeechTokens
 from ..text.tokenizer import Tokenizer
 from ..text.transcripts import is_unspaced
 from . import words
-from .prompts import GeneratePrompts, Prompts, SpeechPrompts
+from .prompts import Prompts, SpeechPrompts
 from .segments import DraftedSegment, Segment
 from .windows import AudioContext, Cut, Piece, cut_at_pause, cut_window, frames_to_s, s_to_frames, spans_of_clips
 from .words import Outcome, Window, follow_words
@@ -76,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """The decoding that counts, its compression ratio (of text or ids), and the statistics of all attempts."""
+    """The decoding that counts, its compression ratio, and the statistics of all attempts."""
 
     result: WindowResult
     compression_ratio: float
@@ -101,7 +99,7 @@ def decode_with_fallback(
     for i, temperature in enumerate(options.temperature):
         result = yield from decode(temperature)
         speculation = result.speculation if speculation is None else speculation.plus(result.speculation)
-        ratio = _ratio(result, options, tokenizer)
+        ratio = compression_ratio(spoken_text(result.tokens, tokenizer))
         if i == last or not _fails(result, ratio, options):
             return Attempt(result=result, compression_ratio=ratio, speculation=speculation)
         thrown_away()
@@ -113,22 +111,12 @@ def is_silence(result: WindowResult, options: TranscribeOptions) -> bool:
     threshold, log_prob = options.no_speech_threshold, options.log_prob_threshold
     if threshold is None or not result.no_speech_prob > threshold:
         return False
-    return log_prob is None or not _average(result, options) > log_prob
+    return log_prob is None or not result.avg_logprob > log_prob
 
 
 def compression_ratio(text: str) -> float:
     """Return bytes of UTF-8 over bytes after zlib: high for text that repeats itself (`whisper/utils.py`)."""
     data = text.encode("utf-8")
-    return len(data) / len(zlib.compress(data))
-
-
-def compression_ratio_of_ids(tokens: Sequence[int], n_vocab: int) -> float:
-    """Return the compression ratio of ids, little-endian, in the bytes that ids below `n_vocab` need.
-
-    As transformers' `_retrieve_compression_ratio`.
-    """
-    n_bytes = int(math.log2(n_vocab) / 8) + 1
-    data = b"".join(token.to_bytes(n_bytes, "little") for token in tokens)
     return len(data) / len(zlib.compress(data))
 
 
@@ -144,23 +132,9 @@ def spoken_text(tokens: Iterable[int], tokenizer: Tokenizer) -> str:
     return b"".join(parts).decode("utf-8", errors="replace").strip()
 
 
-def _ratio(result: WindowResult, options: TranscribeOptions, tokenizer: Tokenizer) -> float:
-    if options.rules != "hf":
-        return compression_ratio(spoken_text(result.tokens, tokenizer))
-    special = tokenizer.special
-    ended = (special.eot,) if result.finished else ()
-    return compression_ratio_of_ids([*result.tokens, *ended], special.n_vocab)
-
-
-def _average(result: WindowResult, options: TranscribeOptions) -> float:
-    if options.rules != "hf" or result.finished or not result.tokens:
-        return result.avg_logprob
-    return result.sum_logprob / len(result.tokens)
-
-
 def _fails(result: WindowResult, ratio: float, options: TranscribeOptions) -> bool:
     log_prob, silent = options.log_prob_threshold, options.no_speech_threshold
-    is_unsure = log_prob is not None and _average(result, options) < log_prob
+    is_unsure = log_prob is not None and result.avg_logprob < log_prob
     if is_unsure and silent is not None and result.no_speech_prob > silent:
         return False
     repeats = options.compression_ratio_threshold is not None and ratio > options.compression_ratio_threshold
@@ -240,8 +214,7 @@ class Transcription(Iterator[Segment]):
         self._time_words = time_words if options.word_timestamps else None
         if self._time_words is words.time_words:
             require_align(self._manifest, bundle.path)
-        self._is_generate = options.rules == "hf"
-        self._keeps_start = not self._is_generate and sets_late_starts(options, self._manifest)
+        self._keeps_start = sets_late_starts(options, self._manifest)
         self._cuts, self._spans = cuts_at_pauses(options, self._manifest), spans_of_clips(options.clip_timestamps)
         self._prompts = _prompts(options, bundle)
         self._rules: RuleSet | None = None
@@ -258,7 +231,7 @@ class Transcription(Iterator[Segment]):
         self._mels.keeps_power = self._guard.listens
         self._peeked: tuple[NDArray[np.float32], int] | None = None
         self._given: Any = None
-        self._only_window: NDArray[np.float32] | None = None  # short audio with silence up to the window's end
+        self._is_silent = False  # the window read last, whatever the model would say
         self._steps = self._run()
         self._segments = self._by_itself()
         self._is_stopped, self._encodes_in = False, 0
@@ -288,9 +261,9 @@ class Transcription(Iterator[Segment]):
         start, end = self._spans[0]
         self._peeked = self._read(start, end)
         mel, n_content_frames = self._peeked
-        if n_content_frames <= 0:
+        if n_content_frames <= 0 or self._is_silent:
             return None
-        return self.audio_context.cut_mel(mel, self._n_sounding(start, n_content_frames))
+        return self.audio_context.cut_mel(mel, n_content_frames)
 
     def give(self, features: Features) -> None:
         """Take the features of the window of `peek`, which is then not encoded again."""
@@ -364,51 +337,39 @@ class Transcription(Iterator[Segment]):
                 )
                 if n_content_frames <= 0:
                     break
-                n_sounding = self._n_sounding(seek, n_content_frames)
+                if self._is_silent:
+                    seek, self._given = seek + n_content_frames, None
+                    self._report_progress(seek)
+                    continue
                 # Asked already, if its features are given: then this window has no language.
                 is_detected = self._detects and (self._options.multilingual or not (self.language or self._given))
                 if self._given is None:
-                    features = self._encode(mel, n_sounding)
+                    features = self._encode(mel, n_content_frames)
                 else:
                     features, self._given = self._given, None
                 power = mels.last_power  # only where the drafter listens
                 heard = _Heard(
                     seek=seek,
                     n_content_frames=n_content_frames,
-                    n_frames=self.audio_context.n_frames(n_sounding),
+                    n_frames=self.audio_context.n_frames(n_content_frames),
                     features=features,
                     language=self._language_of(features) if is_detected else self.language,
                     mel=None if power is None else WindowMel(mel, power, mels.peak, n_content_frames),
                 )
                 segments, seek = yield from self._window(heard, is_first=seek == self._spans[0][0])
                 yield from segments
-                if self._on_progress is not None:
-                    self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
+                self._report_progress(seek)
+
+    def _report_progress(self, seek: int | None) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
 
     def _read(self, seek: int, end: int | None) -> tuple[NDArray[np.float32], int]:
         """Return the log-mel from `seek` on, and how many of its frames hold audio of this window."""
-        mels = self._mels
-        if self._is_generate and seek == 0 and end is None:
-            mel, _ = mels.open_window(0, keep_from=0)
-            if mels.n_content_frames is not None and mels.n_content_frames <= self._manifest.n_frames:
-                self._only_window = mel
-        if self._only_window is not None:
-            mel = np.zeros_like(self._only_window)
-            n_left = max(mel.shape[1] - seek, 0)
-            mel[:, :n_left] = self._only_window[:, seek:]
-            if seek:
-                mels.last_power = None  # that of the beginning
-            return mel, n_left
-        mel, n_content_frames = mels.window(seek, None if end is None else end - seek)
+        mel, n_content_frames = self._mels.window(seek, None if end is None else end - seek)
+        self._is_silent = self._mels.is_silent
         is_cut = self._cuts and (seek > self._span_start or n_content_frames == mel.shape[1])
         return cut_at_pause(mel, n_content_frames) if is_cut else (mel, n_content_frames)
-
-    def _n_sounding(self, seek: int, n_content_frames: int) -> int:
-        """How many of the content frames are audio: all, unless silence up to the window's end counts as content."""
-        n_audio = self._mels.n_content_frames
-        if self._only_window is None or n_audio is None:
-            return n_content_frames
-        return max(min(n_content_frames, n_audio - seek), 0)
 
     def _window(self, heard: _Heard, *, is_first: bool) -> Decoding[tuple[list[Segment], int | None]]:
         """Decode one window. Returns its segments and the frame of the next one, None at the end of the audio."""
@@ -416,14 +377,12 @@ class Transcription(Iterator[Segment]):
         result = attempt.result
         if is_silence(result, self._options):
             self._end(())
-            self._prompts.pass_over(result.temperature)
             return [], heard.seek + heard.n_content_frames
         cut = cut_window(
             result.tokens,
             heard.n_content_frames,
             self._special,
             time_offset_s=frames_to_s(heard.seek),
-            as_generate=self._is_generate,
             keeps_start=self._keeps_start,
         )
         outcome = self._follow(heard, cut)
@@ -434,7 +393,7 @@ class Transcription(Iterator[Segment]):
         text, pieces = self._tokenizer.decode, outcome.pieces
         kept = [piece for piece in pieces if piece.start_s != piece.end_s and text(piece.tokens).strip()]
         self._earlier = self._earlier[sum(len(piece.tokens) for piece in kept) :]
-        self._prompts.add([piece.tokens for piece in (pieces if self._is_generate else kept)], result.temperature)
+        self._prompts.add([piece.tokens for piece in kept], result.temperature)
         return [self._segment(piece, heard.seek, attempt) for piece in kept], outcome.seek
 
     def _end(self, tokens: tuple[int, ...]) -> None:
@@ -450,7 +409,7 @@ class Transcription(Iterator[Segment]):
         if self._rules is None:
             self._rules = window_rules(options, self._manifest, self._tokenizer)
         rules, acceptance = self._rules, rule_named(options.accept)
-        n_sample = n_text_ctx - len(prompt) if self._is_generate or self._manifest.kind == SPEECH else None
+        n_sample = n_text_ctx - len(prompt) if self._manifest.kind == SPEECH else None
 
         def decode(temperature: float) -> Decoding[WindowResult]:
             chosen = DecodeOptions(
@@ -554,7 +513,7 @@ class Transcription(Iterator[Segment]):
                 mel, n = self._read(0, end) if is_cut else self._mels.open_window(i * n_frames, keep_from=0)
                 if n <= 0:
                     return
-                features = self._encode(mel, self._n_sounding(0, n) if is_cut else n)
+                features = self._encode(mel, n)
                 if is_cut or (is_decoded and i == 0 and n == n_frames and not self._cuts):
                     self._given, self._peeked = features, (mel, n) if is_cut else None
                 yield self._languages_of(features)
@@ -613,8 +572,7 @@ def _prompts(options: TranscribeOptions, bundle: Bundle) -> Prompts | SpeechProm
         n_words = len(special.prompt(0, next(iter(special.languages), None)))
         n_context = (n_text_ctx - dims.n_audio_rows) // 2 - n_words
         return SpeechPrompts(options, bundle.tokenizer, special, n_text_ctx=n_text_ctx, n_context=n_context)
-    make = GeneratePrompts if options.rules == "hf" else Prompts
-    return make(options, bundle.tokenizer, bundle.manifest.whisper_tokens, n_text_ctx=n_text_ctx)
+    return Prompts(options, bundle.tokenizer, bundle.manifest.whisper_tokens, n_text_ctx=n_text_ctx)
 
 
 def transcribe(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,6 @@ def cut_window(
     special: TokenLayout,
     *,
     time_offset_s: float = 0.0,
-    as_generate: bool = False,
     keeps_start: bool = False,
 ) -> Cut:
     """Return the pieces of a window that starts at `time_offset_s` and holds `n_content_frames` frames.
@@ -99,8 +98,7 @@ def cut_window(
     the window is one piece up to its last timestamp, or its end. A piece without a timestamp at its beginning starts
     with the window (in openai-whisper before it).
 
-    as_generate: as in transformers, the last piece keeps the timestamp behind it among its ids, and a window without a
-    timestamp ends at its last whole step. keeps_start: a window of one piece begins at its first timestamp instead of
+    keeps_start: a window of one piece begins at its first timestamp instead of
     at the window's start as in openai-whisper.
     """
     tokens = tuple(tokens)
@@ -119,8 +117,6 @@ def cut_window(
     ends = [i for i in range(1, len(tokens)) if is_timestamp[i - 1] and is_timestamp[i]]
     if not ends:
         last_step = next((step(token) for token in reversed(tokens) if special.is_timestamp(token)), 0)
-        if not last_step and as_generate:
-            last_step = _whole_steps(n_content_frames, special.time_precision_s)
         duration_s = last_step * special.time_precision_s if last_step else frames_to_s(n_content_frames)
         start_s = step(tokens[0]) * special.time_precision_s if keeps_start and tokens else 0.0
         start_s = time_offset_s + (start_s if start_s < duration_s else 0.0)
@@ -130,16 +126,9 @@ def cut_window(
     if ends_with_single:
         ends.append(len(tokens))
     pieces = tuple(piece(begin, end) for begin, end in zip([0, *ends], ends, strict=False))
-    if as_generate and not ends_with_single:
-        pieces = (*pieces[:-1], replace(pieces[-1], tokens=(*pieces[-1].tokens, tokens[ends[-1]])))
     n_advance = n_content_frames if ends_with_single else round(step(tokens[ends[-1] - 1]) * frames_per_step)
     # The rules make a closing timestamp later than 0; without rules a window must not be decoded for ever.
     return Cut(pieces=pieces, n_advance=n_advance or n_content_frames, ends_with_single=ends_with_single)
-
-
-def _whole_steps(n_frames: int, step_s: float) -> int:
-    """Return the timestamp steps within this many frames, in float32 and cut off, as torch does it."""
-    return int(np.float32(n_frames) * np.float32(1 / FRAMES_PER_S) / np.float32(step_s))
 
 
 def frames_to_s(n_frames: int) -> float:

@@ -148,7 +148,6 @@ CANNOT: dict[str, dict[str, Any]] = {
     "initial_prompt: this speech LLM has no place": {"initial_prompt": "Names: Ada."},
     "hotwords: this speech LLM has no place": {"hotwords": "Ada"},
     "does not know 'zh'": {"language": "zh"},
-    "rules 'hf'": {"rules": "hf"},
 }
 
 

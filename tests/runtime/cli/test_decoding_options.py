@@ -145,7 +145,6 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "multilingual": (["--multilingual"], True),
     "language_detection_segments": (["--language-detection-segments", "4"], 4),
     "language_detection_threshold": (["--language-detection-threshold", "None"], None),
-    "rules": (["--rules", "hf"], "hf"),
     "seed": (["--seed", "7"], 7),
     "audio_context": (["--audio-context", "2.5"], 2.5),
     "window_end": (["--window-end", "pause"], "pause"),

@@ -135,14 +135,6 @@ def test_the_window_that_tells_the_language_is_cut_too_and_heard_once(
     assert engine.mels[0].shape[1] == (384 if asked == "auto" else 1000)
 
 
-def test_where_silence_counts_as_content_it_is_not_heard_either() -> None:
-    engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)], n_prompt=3)
-    made = TranscribeOptions(language="en", rules="hf", audio_context="auto", temperature=(0.0,))
-    result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
-    segments = list(result)
-    assert segments and engine.mels[0].shape[1] == 384
-
-
 def test_a_draft_of_another_encoder_hears_as_much_only_if_it_knows_how() -> None:
     draft = exported.bundle("int8", "draft")
     mel = exported.noise_mel(80, 200)

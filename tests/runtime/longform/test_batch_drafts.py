@@ -55,7 +55,7 @@ def chunks() -> tuple[Chunk, ...]:
 def begun(
     engine: Any, bundle: Bundle, way: str, batch_size: int, drafter: Drafter | None = None, given: Iterable[Chunk] = ()
 ) -> PieceTranscription:
-    pieces = Pieces(iter(given or chunks()), HeldAudio(open_audio(np.zeros(1, np.float32))))
+    pieces = Pieces(iter(given or chunks()), HeldAudio(open_audio(np.full(1, 0.01, np.float32))))
     return PieceTranscription(engine, bundle, pieces, piece_options(WAYS[way]), batch_size=batch_size, drafter=drafter)
 
 

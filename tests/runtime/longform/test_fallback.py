@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from specedge.runtime.decoding.passes import Decoding, alone
 from specedge.runtime.decoding.rules import non_speech_tokens, suppressed_tokens
 from specedge.runtime.longform.transcribe import (
     compression_ratio,
-    compression_ratio_of_ids,
     decode_with_fallback,
     is_silence,
     spoken_text,
@@ -116,28 +114,3 @@ def test_the_language_is_the_first_sure_one_or_the_most_frequent() -> None:
     assert vote(iter([also_unsure, unsure, unsure]), 0.5) == ("en", unsure)
     assert vote(iter([also_unsure, unsure]), 0.5) == ("fr", unsure), "a tie goes to the first"
     assert vote(iter([german, unsure, unsure]), None)[0] == "en"
-
-
-def test_generate_compresses_ids_and_divides_by_what_was_decided() -> None:
-    """transformers' `_retrieve_compression_ratio` and `_retrieve_avg_logprobs`, by hand."""
-    ids = list(range(300)) * 2
-    data = b"".join(id_.to_bytes(2, "little") for id_ in ids)
-    assert compression_ratio_of_ids(ids, 51865) == len(data) / len(zlib.compress(data))
-    assert compression_ratio_of_ids([5] * 9, 200) == 9 / len(zlib.compress(b"\5" * 9))
-    cut = replace(GOOD, sum_logprob=-2.5, avg_logprob=-2.5 / 3, finished=False)
-    hot = TranscribeOptions(temperature=(0.0, 0.2), rules="hf", log_prob_threshold=-1.0, no_speech_threshold=None)
-
-    def n_attempts(options: TranscribeOptions, answer: WindowResult) -> int:
-        seen: list[float] = []
-
-        def decode(temperature: float) -> Decoding[WindowResult]:
-            seen.append(temperature)
-            return answer
-            yield ()
-
-        alone(NO_ENGINE, decode_with_fallback(decode, options, tokenizer(SPECIAL), thrown_away=lambda: None))
-        return len(seen)
-
-    assert n_attempts(hot, cut) == 2, "-2.5 over two tokens"
-    assert n_attempts(hot, replace(cut, finished=True)) == 1
-    assert n_attempts(replace(hot, rules="openai"), cut) == 1

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.errors import UsageError
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.audio.mel import log_mel
 from specedge.runtime.longform.transcribe import transcribe
@@ -84,7 +83,6 @@ FIRST, SECOND = Script(tokens=[at(0.8), *PUMP, at(2.8)]), Script(tokens=[at(0.34
         (1.0, True, {}, False),
         (8.0, False, {}, False),
         (8.0, True, {"window_end": "full"}, False),
-        (8.0, True, {"rules": "hf"}, False),
     ],
 )
 def test_which_checkpoints_and_options_end_windows_with_pauses(
@@ -154,8 +152,3 @@ def test_a_pause_that_comes_at_once_ends_no_window() -> None:
 )
 def test_a_window_without_speech_behind_a_pause_stays_whole(parts: tuple[float, ...], whole_s: float) -> None:
     assert cut_at(*parts) == whole_s
-
-
-def test_transformers_long_form_has_windows_of_its_own() -> None:
-    with pytest.raises(UsageError, match="window_end: got 'pause', expected full where rules is hf"):
-        TranscribeOptions(rules="hf", window_end="pause")

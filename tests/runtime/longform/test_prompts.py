@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specedge.runtime.longform.prompts import GeneratePrompts, Prompts
+from specedge.runtime.longform.prompts import Prompts
 from specedge.runtime.options import TranscribeOptions
 from support.fake_engine import special_tokens, tokenizer, words
 
@@ -70,43 +70,3 @@ def test_a_prefix_begins_the_first_window_alone_and_replaces_hotwords() -> None:
     sot = SPECIAL.prompt("en", timestamps=False)
     assert made.window("en", is_first=True) == [*sot, THE, PUMP]
     assert made.window("en", is_first=False) == sot
-
-
-# ------------------------------------------------------------------------------------------- transformers' generate
-def generate_prompts(**options: Any) -> GeneratePrompts:
-    return GeneratePrompts(TranscribeOptions(**options), tokenizer(SPECIAL), SPECIAL, n_text_ctx=N_TEXT_CTX)
-
-
-def test_generate_forgets_for_one_window_alone() -> None:
-    made = generate_prompts(initial_prompt=(THE,))
-    made.add([[PUMP, IS]], 0.0)
-    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, IS, *SOT]
-    made.add([[ON]], 0.5)
-    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, *SOT], "the prompt steps in"
-    made.pass_over(0.0)
-    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, IS, ON, *SOT]
-    made.pass_over(0.6)
-    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, *SOT]
-    assert made.history == (PUMP, IS, ON)
-
-
-def test_generate_keeps_one_of_two_closing_timestamps() -> None:
-    made, at = generate_prompts(), SPECIAL.timestamp_begin
-    made.add([[at, PUMP, at + 1], [at + 1, IS, at + 2, at + 2], [at, at]], 0.0)
-    expected = [at, PUMP, at + 1, at + 1, IS, at + 2, at, at]
-    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, *expected, *SOT]
-
-
-def test_generate_puts_the_prompt_before_windows_that_stand_alone() -> None:
-    made = generate_prompts(initial_prompt=(THE,) * 12, condition_on_previous_text=False)
-    made.add([[PUMP]], 0.0)
-    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, *[THE] * 12, *SOT], "whole"
-    follows = generate_prompts(initial_prompt=(THE,) * 12)
-    assert follows.window("en", is_first=True) == [SPECIAL.sot_prev, *[THE] * 9, *SOT], "cut"
-
-
-def test_generate_carries_a_prompt_in_the_room_it_leaves() -> None:
-    made = generate_prompts(initial_prompt=(THE, PUMP), carry_initial_prompt=True)
-    assert made.window("en", is_first=True) == [SPECIAL.sot_prev, THE, PUMP, *SOT]
-    made.add([[IS] * 9, [ON]], 0.0)
-    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, *[IS] * 6, ON, *SOT]

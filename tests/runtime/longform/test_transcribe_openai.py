@@ -155,7 +155,7 @@ def our_segments(
 
     class Mels:
         n_content_frames = n_frames
-        last_power = None
+        last_power, is_silent = None, False
 
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
