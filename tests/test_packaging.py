@@ -108,10 +108,10 @@ def test_the_wheel_holds_the_modules_and_the_data_and_nothing_else(wheel: Path) 
     expected = {m.name.replace(".", "/") + ("/__init__.py" if m.is_package else ".py") for m in modules()}
     assert {n for n in names if n.endswith(".py")} == expected
     data = {p.relative_to(ROOT).as_posix() for p in project_files()}
-    for folder in ("models/vocabularies/", "export/training/lists/"):
-        assert {f"specedge/{n}" for n in data if n.startswith(folder)} == {
-            n for n in names if n.startswith(f"specedge/{folder}")
-        }
+    folder = "models/vocabularies/"
+    assert {f"specedge/{n}" for n in data if n.startswith(folder)} == {
+        n for n in names if n.startswith(f"specedge/{folder}")
+    }
     assert not [n for n in names if n.startswith("specedge/models/bundled/")]
     assert wheel.stat().st_size < WHEEL_BYTES
     assert {"specedge/py.typed", "specedge/runtime/engine/kernels.onnx"} <= set(names)

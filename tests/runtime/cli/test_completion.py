@@ -32,10 +32,10 @@ def test_another_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> N
         ("specedge transcribe --task tr", {"transcribe", "translate"}),
         ("specedge transcribe --output-format srt,j", {"srt,json"}),
         ("specedge transcribe --fp", set()),
-        ("specedge transcribe -m dem", {"demo", "demo-draft", "demo-draft-en", "demo-draft-same", "demo-llm"}),
+        ("specedge transcribe -m dem", {"demo"}),
         ("specedge transcribe -l fin", {"finnish"}),
         ("specedge models pull tiny", {"tiny", "tiny.en"}),
-        ("specedge inspect dem", {"demo", "demo-draft", "demo-draft-en", "demo-draft-same", "demo-llm"}),
+        ("specedge inspect dem", {"demo"}),
     ],
 )
 def test_what_is_completed(words: str, found: set[str]) -> None:
