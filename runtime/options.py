@@ -51,8 +51,8 @@ HEAD_KINDS = ("medusa-linear", BLOCK_KIND, "mtp-latent", "mtp-projection")
 HEAD_GRAPHS = (*HEAD_KINDS, BLOCK_KV_GRAPH)
 
 CPU = "cpu"
-ENCODER_PROVIDERS = (CPU, "openvino", "openvino-ep", "webgpu", "qnn", "coreml")
-"""What an encoder can run on (engine/providers.py)."""
+ENCODER_PROVIDERS = (CPU, "openvino", "coreml", "dml", "qnn", "webgpu")
+"""What an encoder can run on: all but the first two are execution providers of ONNX Runtime (engine/providers.py)."""
 
 FALLBACK_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 PREPEND_PUNCTUATIONS = "\"'“¿([{-"

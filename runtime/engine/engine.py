@@ -32,13 +32,13 @@ from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, MANY_GRAPH, WHISPER, require_align
-from ..device import free_bytes, most_threads, threads_allowed
+from ..device import most_threads, threads_allowed
 from ..options import CPU
 from . import packed
 from .budget import Budget
 from .exactness import rows_are_exact
 from .kv_cache import MAX_TEXTS, Factors, KvCache, State, copy_rows
-from .made_up import probe_ids, probe_mel, probe_window
+from .made_up import probe_ids, probe_mel
 from .many import Features, ManyPass, TextRows, pads_windows
 from .providers import ProviderEncoder, open_provider
 from .scheduler import Pass, Scheduler
@@ -48,6 +48,8 @@ from .session import (
     Session,
     bind_array_input,
     bind_array_output,
+    cross_keys_values,
+    encoder_output,
     load_graph,
     logit_columns,
     runtime_release,
@@ -72,10 +74,8 @@ MAX_MERGED_ROWS = 64  # of passes of several callers: beyond a few dozen a pass 
 MAX_FEATURE_BYTES = 16 << 20
 SHARED_POSITIONS = 1024  # windows of 30 s gain nothing from sharing a pass (docs/experiments)
 PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size: embedding and projection no longer share
-PLENTY = 16  # times a model's size: where so much memory is free, all of it stays mapped
 ALIGN_CHUNK_ROWS = 32  # 6.6 MB of logits with Whisper's vocabulary
 _N_PACKED_PROBE_ROWS = 6
-_N_PROBE_SLOTS = 32
 _FORK_WAITS_S = 10.0
 _ENCODER, _CROSS_KV, _DECODER = GRAPH_NAMES  # a speech LLM has a projector in the place of the second
 log = logging.getLogger(__name__)
@@ -168,9 +168,6 @@ class Engine:
         self._positions = np.minimum(np.arange(self.dims.n_text_ctx + 2, dtype=np.int64), self.dims.n_text_ctx - 1)
         self._kv_cache = KvCache(self.dims, lambda: (self._session(self._decoder), self._n_columns))
         self._many: ManyPass | None = None
-        self._texts: weakref.WeakSet[State] = weakref.WeakSet()  # in work, without forks
-        self._has_plenty = PLENTY * bundle.size_bytes <= (free_bytes() or 0)
-        self._is_crowded = False  # whether passes of several texts have pushed the decoder's weights out
         self._row_numbers = itertools.count()
         self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
         self._provider: ProviderEncoder | None = None  # behind packing, which compares the CPU's encoder with itself
@@ -251,9 +248,7 @@ class Engine:
         for first in range(0, len(mels), n_shared):
             windows = np.ascontiguousarray(mels[first : first + n_shared], np.float32)
             with self.lock:
-                self._make_room(self._decoder, MANY_GRAPH)
                 features += self._encode_shared(windows)
-                self._make_room(*self._graphs[:2])
                 packed.trim_heap()
         for window in features:
             self._budget.hold(window, n_bytes)
@@ -272,7 +267,6 @@ class Engine:
             )
         with self.lock:
             (features,) = self._features(np.ascontiguousarray(hidden[None], np.float32))
-            self._make_room(self._graphs[1])
             packed.trim_heap()
         return features
 
@@ -307,10 +301,8 @@ class Engine:
     def start(self, features: Features, factors: Factors | None = None) -> State:
         """An empty text over one window; `release` gives its buffers back. factors: for an engine that `learns`."""
         self._budget.hold(features, self._window_bytes(len(features.hidden)))
-        state = State(memory=self._kv_cache.take(shares_passes=self.shares_passes), features=features, factors=factors)
-        with self._kv_cache.lock:
-            self._texts.add(state)
-        return state
+        memory = self._kv_cache.take(shares_passes=self.shares_passes)
+        return State(memory=memory, features=features, factors=factors)
 
     def fork(self, state: State) -> State:
         """A second text with the committed rows of `state`; `release` gives its buffers back."""
@@ -375,20 +367,10 @@ class Engine:
         for state, _, _ in texts:
             del state.memory.rows[state.length :]
         is_shared = self._can_share([state for state, _, _ in texts]) and self._has_room(texts)
-        self._keep_one_graph(is_shared=is_shared)
         run = self._run_shared if is_shared else self._run_alone
         logits = iter(run(texts))
         for asked in passes:
             asked.logits = [next(logits) for _ in asked.texts]
-
-    def _keep_one_graph(self, *, is_shared: bool) -> None:
-        """While several texts are in work, have the weights of one of both graphs in memory."""
-        if is_shared and len(self._texts) > 1 and not self._is_crowded:
-            self._release_weights(self._decoder)
-            self._is_crowded = True
-        elif self._is_crowded and len(self._texts) == 1:
-            self._release_weights(MANY_GRAPH)
-            self._is_crowded = False
 
     def _run_alone(self, texts: Sequence[WantedRows]) -> Iterator[NDArray[np.float32]]:
         for state, ids, wanted in texts:
@@ -448,9 +430,7 @@ class Engine:
 
     def _can_share(self, states: Sequence[State]) -> bool:
         """Whether one pass over `states` is possible and has their bits."""
-        # A single text takes the graph that others use, so that the weights of both are not in memory.
-        is_one_of_several = self._is_crowded and len(self._texts) > 1
-        if not self.shares_passes or not 2 - is_one_of_several <= len(states) <= MAX_TEXTS:
+        if not self.shares_passes or not 2 <= len(states) <= MAX_TEXTS:
             return False
         if len({id(state.memory) for state in states}) < len(states):
             return False
@@ -554,8 +534,6 @@ class Engine:
         """Give the buffers of `state` back for the next text; `state` must not be used again."""
         self._kv_cache.give_back(state, shares_passes=self.shares_passes)
         if not state.is_fork:
-            with self._kv_cache.lock:
-                self._texts.discard(state)
             self._budget.drop(state.features)
 
     def _many_pass(self) -> ManyPass:
@@ -580,7 +558,6 @@ class Engine:
         with self.lock:
             self._session(ALIGN_GRAPH)
             probs = self._token_probs(features, ids)
-            self._make_room(self._decoder, MANY_GRAPH)  # the align graph maps them once more
             scores = self.align_scores(features, ids)
             packed.trim_heap()
         return Alignment(scores=scores, token_probs=probs)
@@ -603,7 +580,6 @@ class Engine:
                 bind_array_input(binding, name, array)
         bind_array_output(binding, "scores", scores)
         session.run(binding)
-        session.release_weights()
         return scores
 
     def _token_probs(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:
@@ -644,7 +620,6 @@ class Engine:
         self._budget.forget()
         self._kv_cache.forget()
         self._many = None
-        self._texts = weakref.WeakSet()
 
     # ------------------------------------------------------------------------------------------------------- loading
     def unload(self, *graphs: str, states: Iterable[State] = ()) -> None:
@@ -681,46 +656,29 @@ class Engine:
         self._sessions[graph] = session
         return session
 
-    def _make_room(self, *graphs: str) -> None:
-        """Have one half of the model in memory at a time, where there is little of it.
-
-        Mapping the other half again takes a part of each window's first pass: 5 of 8 ms at small's size.
-        """
-        if not self._has_plenty:
-            self._release_weights(*graphs)
-
-    def _release_weights(self, *graphs: str) -> None:
-        for graph in graphs:
-            if graph in self._sessions:
-                self._sessions[graph].release_weights()
-
     def _packed_folder(self, part: str, save: Callable[[Path], None]) -> Path | None:
         """The folder of weights packed for this CPU, made by `save` on first use; None if that fails."""
         entry = packed.entry_path(self.bundle.digest, RUNTIME_VERSION, part)
-        found = packed.lookup(entry)
-        if found is not None or packed.refused(entry):
-            return found
         try:
-            packed.store(entry, save, needed_bytes=PACKED_GROWTH * self.bundle.size_bytes)
+            return packed.kept(entry, save, needed_bytes=PACKED_GROWTH * self.bundle.size_bytes)
         except Interrupted:
             raise
         except SpecedgeError as error:  # ONNX Runtime could not write it, or run what it wrote
             log.info("packed weights are not kept: %s", error)
             return None
-        return packed.lookup(entry)
 
     def _save_packed(self, folder: Path) -> None:
         """Pack the three graphs of a transcription, one in memory at a time."""
         for graph in self._graphs:
             self._pack(graph, folder)
-        _refuse_other_bits(self._probe_bits(folder), self._probe_bits(self.bundle.path))
+        if self._probe_bits(folder) != self._probe_bits(self.bundle.path):
+            raise packed.Unusable(f"ONNX Runtime {RUNTIME_VERSION} computes something else with the weights it packed")
 
     def _save_packed_many(self, folder: Path) -> None:
         save_to = self._pack(MANY_GRAPH, folder)
         if self._packed is not None:  # the same weights packed in the same order: in memory and on disk once
             decoder = self._packed / self.bundle.manifest.graphs[_DECODER].file
             packed.share(save_to.with_suffix(".data"), decoder.with_suffix(".data"))
-        _refuse_other_bits(self._probe_many_bits(folder), self._probe_many_bits(self.bundle.path))
 
     def _pack(self, graph: str, folder: Path) -> Path:
         save_to = folder / self.bundle.manifest.graphs[graph].file
@@ -738,59 +696,10 @@ class Engine:
         finally:
             self.unload(*self._sessions)
 
-    def _probe_many_bits(self, folder: Path) -> bytes:
-        """Logits, keys and values that the graph for several texts in `folder` makes of made-up input."""
-        many = load_graph(self.bundle, MANY_GRAPH, self.canceller, folder=folder, threads=self.threads)
-        dims = self.dims
-        caches = np.random.default_rng(0).standard_normal(self._kv_cache.shape(3, _N_PROBE_SLOTS)).astype(np.float32)
-        n_columns = logit_columns(many, MANY_GRAPH, dims.n_vocab, folder)
-        ids = [i % dims.n_vocab for i in range(6)]
-        windows = [probe_window(self.bundle.manifest, _N_PROBE_SLOTS, seed) for seed in range(2)]
-        texts = [TextRows(0, 3, ids[:3], range(3), windows[0]), TextRows(2, 8, ids[2:], range(4), windows[1])]
-        logits, _, _lease = ManyPass(many, caches, n_columns, self._positions).run(texts, 0)
-        return b"".join([*(rows[:, : dims.n_vocab].tobytes() for rows in logits), caches.tobytes()])
-
-
-def encoder_output(
-    session: Session, windows: NDArray[np.float32], n_state: int, n_ctx: int | None = None
-) -> NDArray[np.float32]:
-    """What an encoder of `n_state` channels makes of log-mels, float32 `[n_windows, n_mels, n_frames]`: float32
-    `[n_windows, n_ctx, n_state]`, a position for two frames unless told. Raises Interrupted, ResourceError."""
-    n_windows, _, n_frames = windows.shape
-    # Outputs go to our arrays: in the session's arena they would keep all of it resident.
-    hidden = np.empty((n_windows, -(-n_frames // 2) if n_ctx is None else n_ctx, n_state), np.float32)
-    binding = session.binding()
-    bind_array_input(binding, "mel", windows)
-    bind_array_output(binding, "features", hidden)
-    session.run(binding)
-    return hidden
-
-
-def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-    """Cross-attention keys and values by name, from encoder output float32 `[n_windows, n_ctx, n_audio_state]`.
-
-    The session runs a graph of `export.encoder_graph.build_cross_kv`. Raises Interrupted, ResourceError.
-    """
-    n_windows, n_ctx, _ = hidden.shape
-    binding = session.binding()
-    bind_array_input(binding, "features", hidden)
-    cross: dict[str, NDArray[Any]] = {}
-    for name, tensor in session.outputs.items():
-        sizes = [axis if isinstance(axis, int) else n_windows if axis == "batch" else n_ctx for axis in tensor.shape]
-        cross[name] = np.empty(sizes, tensor.dtype)
-        bind_array_output(binding, name, cross[name])
-    session.run(binding)
-    return cross
-
 
 def _same_bits(a: Features, b: Features) -> bool:
     pairs = [(a.hidden, b.hidden), *((array, b.cross[name]) for name, array in a.cross.items())]
     return all(x.tobytes() == y.tobytes() for x, y in pairs)
-
-
-def _refuse_other_bits(mine: bytes, theirs: bytes) -> None:
-    if mine != theirs:
-        raise packed.Unusable(f"ONNX Runtime {RUNTIME_VERSION} computes something else with the weights it packed")
 
 
 def _unknown_ids(ids: Sequence[int], n_vocab: int) -> UsageError:

@@ -4,135 +4,123 @@ Only the encoder runs there; keys and values, the decoder and all drafters stay 
 behind any provider. Its features are others than the CPU's by a rounding error, and so may a word be: a provider is
 part of a result, as the precision is.
 
-Where a provider wants fixed shapes, windows are padded with silence to one of a few lengths, for each of which the
-encoder is compiled once; else it is compiled once for all. The first time happens in a child process
-(`provider_check`), for compilers of others crash: there the encoder must give the same bits twice, and features as near
-to float32 as the bundle's own must be. What was compiled is kept beside the packed weights, by bundle, provider,
-version, device, threads and length.
+`openvino` is OpenVINO itself, on the CPU, AMD's too. What it compiled is kept beside the packed weights and takes
+windows of all lengths: one for each length would hold the weights again, and padding up to a few lengths costs more
+than what a fixed length saves (docs/experiments). All other names are execution providers of the installed ONNX
+Runtime. They must take the whole graph and get windows of one length, padded with silence.
+
+At the first use on a machine the features are compared with those of the same graph on the CPU in float32; they must be
+as near as the bundle's own must be.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import signal
-import subprocess
-import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import BundleError, ProviderError, UsageError
+from specedge.errors import BundleError, ProviderError, ResourceError, UsageError
 
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import HOP_SAMPLES, PLAIN_ENCODER_GRAPH, SAMPLE_RATE_HZ, Manifest
-from ..device import packed_folder
+from ..bundle.manifest import PLAIN_ENCODER_GRAPH, Manifest
+from ..device import device_path, packed_folder, read_device_file, write_device_file
 from ..options import CPU, ENCODER_PROVIDERS
 from . import packed
-from .execution_providers import InWheel, PlugIn
-from .openvino_encoder import OpenVino
-from .provider_task import Backend, EncoderRun, EncoderTask
-from .session import Canceller
+from .made_up import probe_mel
+from .session import RUNTIME_VERSION, Canceller, Session, available_providers, encoder_output, load_graph
 
-__all__ = [
-    "ProviderEncoder",
-    "VERDICT",
-    "backend",
-    "encoder_task",
-    "frame_lengths",
-    "most_error",
-    "open_provider",
-    "require_provider",
-]
+__all__ = ["EncoderRun", "EncoderTask", "ProviderEncoder", "open_provider", "require_provider"]
 
-VERDICT = "verdict.json"  # in an entry: how far the features were off
-_LAYOUT = 2  # changes with how encoders are compiled or checked
-_LENGTHS_S = (5, 10, 15, 20)  # besides the whole window
+EncoderRun = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""From a log-mel float32 `[1, n_mels, n_frames]` to features float32 `[1, n_ctx, n_audio_state]`."""
+
+OPENVINO = "openvino"
+_BLOB = "encoder.blob"
+_DEVICE = "CPU"
+_ROUNDED_TOGETHER = 128  # activations that share a scale
 _GROWTH = 6  # a compiled encoder is up to so many times as large as the graph's files: float32 weights
 _MOST_ERROR = 0.25  # of bundles that do not say
-_BACKENDS: dict[str, Backend] = {
-    "openvino": OpenVino(),
-    "openvino-ep": PlugIn(name="openvino-ep", package="onnxruntime-ep-openvino", module="onnxruntime_ep_openvino"),
-    "webgpu": PlugIn(name="webgpu", package="onnxruntime-ep-webgpu", module="onnxruntime_ep_webgpu"),
-    "qnn": PlugIn(name="qnn", package="onnxruntime-qnn", module="onnxruntime_qnn"),
-    "coreml": InWheel(
-        name="coreml",
-        provider="CoreMLExecutionProvider",
-        settings=(("ModelFormat", "MLProgram"), ("RequireStaticInputShapes", "1")),
-    ),
-}
+_ERROR = "features_relative_error"
+_SETTINGS = {"CoreMLExecutionProvider": {"ModelFormat": "MLProgram", "RequireStaticInputShapes": "1"}}
 
 
-def backend(name: str) -> Backend:
-    """The provider called `name`. Raises UsageError for another name."""
-    if name not in _BACKENDS:
+@dataclass(frozen=True, kw_only=True)
+class EncoderTask:
+    """An encoder in plain operators (`export/plain_encoder.py`) for windows of at most `n_frames`.
+
+    is_float32: whether the provider is to compute in float32, as the bundle does; else in whatever is quickest.
+    """
+
+    graph: Path
+    n_mels: int
+    n_frames: int
+    n_state: int
+    threads: int
+    is_float32: bool
+
+
+def require_provider(name: str, bundle: Bundle) -> str:
+    """The provider's version, and its device. Raises UsageError for one that is not there, BundleError for a bundle
+    without an encoder in plain operators."""
+    if name not in ENCODER_PROVIDERS:
         raise UsageError(f"encoder_provider: got {name!r}, expected one of {', '.join(ENCODER_PROVIDERS)}")
-    return _BACKENDS[name]
-
-
-def frame_lengths(manifest: Manifest) -> tuple[int, ...]:
-    """The lengths in mel frames for which encoders are compiled, rising; the last is the window."""
-    shorter = [seconds * SAMPLE_RATE_HZ // HOP_SAMPLES for seconds in _LENGTHS_S]
-    return (*(n for n in shorter if n < manifest.n_frames), manifest.n_frames)
-
-
-def encoder_task(bundle: Bundle, n_frames: int, threads: int) -> EncoderTask:
-    """The encoder of `bundle` for windows of `n_frames`. Raises BundleError where it has none in plain operators."""
-    spec = bundle.manifest.graphs.get(PLAIN_ENCODER_GRAPH)
-    if spec is None:
+    if name == CPU:
+        return ""
+    if PLAIN_ENCODER_GRAPH not in bundle.manifest.graphs:
         raise BundleError(
             f"{bundle.path}: this bundle has no encoder that other providers than {CPU} can run; export the checkpoint "
             "again with --encoder-plain"
         )
-    return EncoderTask(
-        graph=bundle.file(spec.file),
-        n_mels=bundle.manifest.dims.n_mels,
-        n_frames=n_frames,
-        threads=threads,
-        is_float32=bundle.manifest.precision == "fp32",
-    )
-
-
-def most_error(manifest: Manifest) -> float:
-    """How far features may be off float32's, relative to their size: as far as the bundle's own may be."""
-    bound = manifest.quantisation.get("max_features_error")
-    return float(bound) if isinstance(bound, float) else _MOST_ERROR
-
-
-def require_provider(name: str, bundle: Bundle) -> None:
-    """Raise what `open_provider` would, as far as it can be known without compiling: UsageError, BundleError."""
-    if name != CPU:
-        place = backend(name).place
-        encoder_task(bundle, bundle.manifest.n_frames, 1)
-        place()
+    return openvino_place() if name == OPENVINO else f"{RUNTIME_VERSION} ({_provider(name)})"
 
 
 def open_provider(name: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> ProviderEncoder | None:
     """The encoder of `bundle` on the provider `name`, None for the CPU.
 
-    Raises UsageError for a provider that is not there, BundleError for a bundle without an encoder in plain operators,
-    ProviderError when the provider fails, Interrupted.
+    Raises as `require_provider`, ProviderError when the provider fails, Interrupted.
     """
-    return None if name == CPU else ProviderEncoder(name, bundle, threads=threads, canceller=canceller)
+    place = require_provider(name, bundle)
+    return None if name == CPU else ProviderEncoder(name, place, bundle, threads=threads, canceller=canceller)
 
 
 class ProviderEncoder:
-    """An encoder on a provider; the one for whole windows is loaded at once. name, label: for machines and people;
-    lengths: the only ones in mel frames that it takes, rising, empty where it takes all."""
+    """An encoder on a provider. label: its name, version and device; lengths: the only ones in mel frames that it
+    takes, empty where it takes all."""
 
-    def __init__(self, name: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> None:
-        self._backend = backend(name)
-        self._bundle, self._threads, self._canceller = bundle, threads, canceller
-        encoder_task(bundle, bundle.manifest.n_frames, threads)
-        place = self._backend.place()
-        self.name = name
-        self.label = f"{name} {place.version} ({place.device})"
-        self.lengths = () if self._backend.takes_all_lengths else frame_lengths(bundle.manifest)
-        self._runs: dict[int, EncoderRun] = {}
-        self._run_for(bundle.manifest.n_frames)
+    def __init__(self, name: str, place: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> None:
+        manifest = bundle.manifest
+        task = EncoderTask(
+            graph=bundle.file(manifest.graphs[PLAIN_ENCODER_GRAPH].file),
+            n_mels=manifest.dims.n_mels,
+            n_frames=manifest.n_frames,
+            n_state=manifest.dims.n_audio_state,
+            threads=threads,
+            is_float32=manifest.precision == "fp32",
+        )
+        self.label = f"{name} {place}"
+        self.lengths = () if name == OPENVINO else (task.n_frames,)
+        self._run = (
+            _openvino(task, bundle, self.label, canceller) if name == OPENVINO else _onnxruntime(task, name, canceller)
+        )
+        path = device_path(bundle.behind(self.label).digest, threads, "-provider")
+        known = read_device_file(path)
+        if not isinstance(known, dict) or _ERROR not in known:
+            error = _features_error(self._run, bundle, threads, canceller)
+            if not error <= most_error(manifest):  # NaN fails too
+                raise ProviderError(
+                    f"encoder_provider {name} does not compute this encoder: features are off by {error:.3g} of their "
+                    f"size, expected at most {most_error(manifest):g}; leave out --encoder-provider"
+                )
+            with contextlib.suppress(ResourceError):  # then the next process compares again
+                write_device_file(path, {_ERROR: error})
 
     def padded(self, mel: NDArray[np.float32]) -> NDArray[np.float32]:
         """A log-mel float32 `[n_mels, n_frames]`, with silence behind it up to the next of the lengths."""
@@ -144,54 +132,132 @@ class ProviderEncoder:
 
         Raises ProviderError, Interrupted.
         """
-        run = self._run_for(windows.shape[2] if self.lengths else self._bundle.manifest.n_frames)
-        return np.concatenate([run(np.ascontiguousarray(window[None])) for window in windows])
+        return np.concatenate([self._run(np.ascontiguousarray(window[None])) for window in windows])
 
-    def _run_for(self, n_frames: int) -> EncoderRun:
-        found = self._runs.get(n_frames)
-        if found is None:
-            task = encoder_task(self._bundle, n_frames, self._threads)
-            folder = self._compiled(task)
-            if folder is not None:
-                found = self._backend.load(task, folder, self._canceller)
-            else:  # the user's cache cannot be written
-                with tempfile.TemporaryDirectory(prefix="specedge-encoder-") as own:
-                    self._check(task, Path(own))
-                    found = self._backend.load(task, Path(own), self._canceller)
-            self._runs[n_frames] = found
-        return found
 
-    def _compiled(self, task: EncoderTask) -> Path | None:
-        """The folder of the encoder that was compiled and checked once on this machine; None if it cannot be kept."""
-        key = hashlib.sha256(f"{self.label} {task.threads} {_LAYOUT}".encode()).hexdigest()[:16]
-        entry = packed_folder() / f"{self._bundle.digest[:24]}-{self.name}-{task.n_frames}-{key}"
-        found = packed.lookup(entry)
-        if found is None:
-            n_bytes = sum(path.stat().st_size for path in (task.graph, task.graph.with_suffix(".data")))
-            packed.store(entry, partial(self._check, task), needed_bytes=_GROWTH * n_bytes)
-            found = packed.lookup(entry)
-        return found
+def most_error(manifest: Manifest) -> float:
+    """How far features may be off float32's, relative to their size: as far as the bundle's own may be."""
+    bound = manifest.quantisation.get("max_features_error")
+    return float(bound) if isinstance(bound, float) else _MOST_ERROR
 
-    def _check(self, task: EncoderTask, folder: Path) -> None:
-        """Compile into `folder` and try it, in a child process. Raises ProviderError, Interrupted."""
-        asked = [str(self._bundle.path), self.name, str(task.n_frames), str(task.threads), str(folder)]
-        command = [sys.executable, "-m", "specedge.runtime.engine.provider_check", *asked]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
-            try:
-                with self._canceller.stoppable(child.kill):
-                    said, _ = child.communicate()
-            except BaseException:
-                child.kill()
-                raise
-        if child.returncode == 0:
-            return
-        lines = said.strip().splitlines()
-        if child.returncode == ProviderError.exit_code and lines:
-            raise ProviderError(lines[-1])
-        end = f"with code {child.returncode}"
-        with contextlib.suppress(ValueError):
-            end = f"by {signal.Signals(-child.returncode).name}"
-        raise ProviderError(
-            f"encoder_provider {self.label}: ended {end} while it compiled or tried the encoder; leave out "
-            "--encoder-provider, or install another version"
+
+def _features_error(run: EncoderRun, bundle: Bundle, threads: int, canceller: Canceller) -> float:
+    """How far features of a made-up window are off those of the CPU, relative to their size."""
+    dims = bundle.manifest.dims
+    mel = probe_mel(dims, dims.n_frames)[None]
+    session = load_graph(bundle, PLAIN_ENCODER_GRAPH, canceller, folder=bundle.path, threads=threads)
+    expected = encoder_output(session, mel, dims.n_audio_state)
+    return float(np.linalg.norm(run(mel) - expected) / max(float(np.linalg.norm(expected)), 1e-20))
+
+
+# ---------------------------------------------------------------------------------------- providers of ONNX Runtime
+def _provider(name: str) -> str:
+    """ONNX Runtime's name of a provider. Raises UsageError where the installed package does not have it."""
+    wanted = f"{name}ExecutionProvider"
+    for provider in available_providers():
+        if provider.lower() == wanted.lower():
+            return provider
+    raise UsageError(
+        f"encoder_provider {name}: the installed package onnxruntime {RUNTIME_VERSION} has no {wanted} on this system"
+    )
+
+
+def _onnxruntime(task: EncoderTask, name: str, canceller: Canceller) -> EncoderRun:
+    provider = _provider(name)
+    try:
+        session = Session(
+            task.graph,
+            canceller,
+            threads=task.threads,
+            spin=False,
+            provider=(provider, _SETTINGS.get(provider, {})),
+            free_axes={"batch": 1, "n_frames": task.n_frames},
         )
+    except BundleError as error:
+        raise ProviderError(
+            f"encoder_provider {name} does not take the whole encoder ({error.__cause__}); leave out "
+            "--encoder-provider, or install another version of the package"
+        ) from error
+    return lambda mel: encoder_output(session, mel, task.n_state)
+
+
+# ---------------------------------------------------------------------------------------------------------- OpenVINO
+def _openvino(task: EncoderTask, bundle: Bundle, label: str, canceller: Canceller) -> EncoderRun:
+    """The encoder that was compiled once on this machine, or is compiled now."""
+    key = hashlib.sha256(f"{label} {task.threads}".encode()).hexdigest()[:16]
+    n_bytes = sum(path.stat().st_size for path in (task.graph, task.graph.with_suffix(".data")))
+    entry = packed_folder() / f"{bundle.digest[:24]}-{OPENVINO}-{key}"
+    folder = packed.kept(entry, partial(openvino_compile, task), needed_bytes=_GROWTH * n_bytes)
+    if folder is not None:
+        return openvino_load(task, folder, canceller)
+    with tempfile.TemporaryDirectory(prefix="specedge-encoder-") as own:  # the user's cache cannot be written
+        openvino_compile(task, Path(own))
+        return openvino_load(task, Path(own), canceller)
+
+
+def openvino_place() -> str:
+    """OpenVINO's version and the CPU. Raises UsageError where it is not installed."""
+    try:
+        import openvino
+    except ImportError:
+        raise UsageError(
+            "encoder_provider openvino: the package openvino is not installed; pip install openvino"
+        ) from None
+    name = openvino.Core().get_property(_DEVICE, "FULL_DEVICE_NAME")
+    return f"{str(openvino.__version__).partition('-')[0]} ({str(name).strip()})"
+
+
+def openvino_compile(task: EncoderTask, folder: Path) -> None:
+    """Write the compiled encoder into `folder`. Raises ProviderError."""
+    import openvino
+
+    core = openvino.Core()
+    try:
+        model = core.read_model(str(task.graph))
+        model.reshape(openvino.PartialShape([1, task.n_mels, openvino.Dimension(2, task.n_frames)]))
+        blob = core.compile_model(model, _DEVICE, _openvino_settings(core, task)).export_model()
+    except RuntimeError as error:
+        raise _openvino_failure("cannot compile the encoder", error) from error
+    (folder / _BLOB).write_bytes(blob.getvalue() if hasattr(blob, "getvalue") else blob)
+
+
+def openvino_load(task: EncoderTask, folder: Path, canceller: Canceller) -> EncoderRun:
+    """The encoder that `openvino_compile` wrote. Raises ProviderError; its runs Interrupted."""
+    import openvino
+
+    core = openvino.Core()
+    try:
+        blob = (folder / _BLOB).read_bytes()
+        request = core.import_model(blob, _DEVICE, _openvino_settings(core, task)).create_infer_request()
+    except (OSError, RuntimeError) as error:
+        raise _openvino_failure("cannot load the compiled encoder", error) from error
+
+    def run(mel: NDArray[np.float32]) -> NDArray[np.float32]:
+        try:
+            with canceller.stoppable(request.cancel):
+                request.start_async({0: mel})
+                request.wait()
+        except RuntimeError as error:
+            raise _openvino_failure("failed", error) from error
+        return np.array(request.get_output_tensor(0).data, np.float32)
+
+    return run
+
+
+def _openvino_settings(core: Any, task: EncoderTask) -> dict[str, str]:
+    """int8 weights meet activations that OpenVINO rounds a row and a group at a time; attention is in bfloat16 where
+    the CPU computes in it."""
+    settings = {"INFERENCE_NUM_THREADS": str(task.threads), "NUM_STREAMS": "1"}
+    if task.is_float32:
+        return settings | {"INFERENCE_PRECISION_HINT": "f32"}
+    has_bf16 = "BF16" in core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
+    return settings | {
+        "INFERENCE_PRECISION_HINT": "bf16" if has_bf16 else "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(_ROUNDED_TOGETHER),
+    }
+
+
+def _openvino_failure(what: str, error: Exception) -> ProviderError:
+    # OpenVINO's messages begin with the place in its source.
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Exception from")]
+    return ProviderError(f"encoder_provider openvino {what}: {(lines or [type(error).__name__])[0][:200]}")

@@ -1,8 +1,7 @@
 """ONNX Runtime sessions: options, bindings, cancellation, and graphs of a bundle checked against its manifest.
 
-The only file that runs onnxruntime on the CPU; `execution_providers` runs encoders elsewhere, and `device` asks for its
-version. Sessions register no custom operators and load
-only paths that `bundle` or `packed` has checked. ONNX Runtime's telemetry, which from version 1.29 on goes over the
+The only file that runs onnxruntime; `device` asks for its version. Sessions register no custom operators and load only
+paths that `bundle` or `packed` has checked. ONNX Runtime's telemetry, which from version 1.29 on goes over the
 network, is switched off by the package's `__init__` before it is loaded, and here for programs that loaded it before.
 """
 
@@ -13,11 +12,12 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
@@ -27,7 +27,6 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import (
     ALIGN_GRAPH,
     CTC_GRAPH,
-    DERIVED_GRAPHS,
     LEARN_GRAPH,
     MANY_GRAPH,
     PLAIN_ENCODER_GRAPH,
@@ -39,12 +38,12 @@ from ..bundle.manifest import (
 )
 from ..interrupt import TerminationSignal, on_sigterm
 from ..options import BLOCK_KIND, BLOCK_KV_GRAPH, HEAD_KINDS
-from . import packed
 
 ort.disable_telemetry_events()
 
 
 RUNTIME_VERSION: str = ort.__version__
+CPU_PROVIDER: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
 SEVERITY_FATAL = 4  # of ONNX Runtime's log; its errors reach the user as one line of ours
 _EXIT_OF_SIGNAL = {signal.SIGINT: Interrupted.exit_code, signal.SIGTERM: Terminated.exit_code}
 # Tensors below this stay in the graph file. At 1024, ONNX Runtime 1.31 saves small packed weights that give NaN.
@@ -212,16 +211,15 @@ class Stoppable:
 
 
 class Session:
-    """One graph loaded on the CPU.
+    """One graph loaded, on the CPU unless told otherwise.
 
     path: the `.onnx` file; threads: worker threads, the calling one included; spin: whether workers wait busily within
     a pass, for short ones; they sleep behind it, so that graphs that take turns leave each other the cores;
-    keep_buffers: whether a run's buffers stay allocated for the next one; data: the external data file, by default
-    `<stem>.data` beside `path`; prepack: whether weights are rearranged for the kernels, in memory of their own (else
-    they are used where they are mapped); keep_weights: whether `release_weights` does nothing, because page faults cost
-    a small model a pass or two in each window; kleidiai: whether Arm's KleidiAI kernels may be used (with SME some take
-    over at a number of rows, so a row's bits depend on its neighbours); save_to: where to write the optimised graph
-    with its prepacked weights too.
+    keep_buffers: whether a run's buffers stay allocated for the next one; prepack: whether weights are rearranged for
+    the kernels, in memory of their own (else they are used where they are mapped); kleidiai: whether Arm's KleidiAI
+    kernels may be used (with SME some take over at a number of rows, so a row's bits depend on its neighbours);
+    save_to: where to write the optimised graph with its prepacked weights too; provider: another of ONNX Runtime's
+    execution providers and its settings, which must take the whole graph; free_axes: sizes of its free dimensions.
 
     Raises BundleError when ONNX Runtime cannot load the graph, ResourceError when memory runs out, Interrupted when
     cancelled.
@@ -235,11 +233,11 @@ class Session:
         threads: int,
         spin: bool,
         keep_buffers: bool = True,
-        data: Path | None = None,
         prepack: bool = True,
-        keep_weights: bool = False,
         kleidiai: bool = True,
         save_to: Path | None = None,
+        provider: tuple[str, dict[str, str]] = CPU_PROVIDER,
+        free_axes: Mapping[str, int] | None = None,
     ) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
@@ -253,12 +251,13 @@ class Session:
             options.add_session_config_entry("session.disable_prepacking", "1")
         if save_to is not None:
             _save_prepacked(options, save_to)
+        if provider != CPU_PROVIDER:
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        for name, size in (free_axes or {}).items():
+            options.add_free_dimension_override_by_name(name, size)
         try:
-            with (
-                packed.watch(data or path.with_suffix(".data")) as self._weights,
-                canceller.stoppable(lambda: options.set_load_cancellation_flag(True)),
-            ):
-                self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            with canceller.stoppable(lambda: options.set_load_cancellation_flag(True)):
+                self._session = ort.InferenceSession(str(path), options, providers=[provider])
         except SpecedgeError:
             raise
         except Exception as error:  # ONNX Runtime has no common base class for its errors
@@ -269,16 +268,11 @@ class Session:
                 "export the model again with this version of specedge"
             ) from error
         self._canceller = canceller
-        self._keep_buffers, self._keep_weights = keep_buffers, keep_weights
+        self._keep_buffers = keep_buffers
         self._run_options = self._new_run_options()
         self.inputs = {arg.name: _tensor(arg) for arg in self._session.get_inputs()}
         self.outputs = {arg.name: _tensor(arg) for arg in self._session.get_outputs()}
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
-
-    def release_weights(self) -> None:
-        """Give back the resident pages of mapped weights; the next run reads them again from the file cache."""
-        if not self._keep_weights:
-            self._weights.release()
 
     def binding(self) -> ort.IOBinding:
         return self._session.io_binding()
@@ -335,6 +329,44 @@ def run_outputs(session: Session, binding: ort.IOBinding, names: Sequence[str]) 
     return outputs
 
 
+def encoder_output(
+    session: Session, windows: NDArray[np.float32], n_state: int, n_ctx: int | None = None
+) -> NDArray[np.float32]:
+    """What an encoder of `n_state` channels makes of log-mels, float32 `[n_windows, n_mels, n_frames]`: float32
+    `[n_windows, n_ctx, n_state]`, a position for two frames unless told. Raises Interrupted, ResourceError."""
+    n_windows, _, n_frames = windows.shape
+    # Outputs go to our arrays: in the session's arena they would keep all of it resident.
+    hidden = np.empty((n_windows, -(-n_frames // 2) if n_ctx is None else n_ctx, n_state), np.float32)
+    binding = session.binding()
+    bind_array_input(binding, "mel", windows)
+    bind_array_output(binding, "features", hidden)
+    session.run(binding)
+    return hidden
+
+
+def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """Cross-attention keys and values by name, from encoder output float32 `[n_windows, n_ctx, n_audio_state]`.
+
+    The session runs a graph of `export.encoder_graph.build_cross_kv`. Raises Interrupted, ResourceError.
+    """
+    n_windows, n_ctx, _ = hidden.shape
+    binding = session.binding()
+    bind_array_input(binding, "features", hidden)
+    cross: dict[str, NDArray[Any]] = {}
+    for name, tensor in session.outputs.items():
+        sizes = [axis if isinstance(axis, int) else n_windows if axis == "batch" else n_ctx for axis in tensor.shape]
+        cross[name] = np.empty(sizes, tensor.dtype)
+        bind_array_output(binding, name, cross[name])
+    session.run(binding)
+    return cross
+
+
+def available_providers() -> list[str]:
+    """The execution providers that the installed ONNX Runtime has."""
+    names: list[str] = ort.get_available_providers()
+    return names
+
+
 def runtime_release() -> tuple[int, ...]:
     """The first two numbers of ONNX Runtime's version."""
     return tuple(int(part) for part in RUNTIME_VERSION.split(".")[:2] if part.isdigit())
@@ -371,7 +403,6 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
-KEPT_BYTES = 32 << 20  # the weights of a bundle up to this size are never released
 MOST_PADDING = 15  # columns of logits behind the vocabulary
 
 
@@ -383,19 +414,14 @@ def load_graph(
     # These run many short passes a window; graphs that run once give their large buffers back.
     often = graph in ("decoder", SHORTLIST_GRAPH, LEARN_GRAPH, MANY_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
     path = folder / spec.file
-    # These read the decoder's data file, but packed weights are their own.
-    borrows = graph in (*DERIVED_GRAPHS, SHORTLIST_GRAPH, LEARN_GRAPH, VECTORS_GRAPH) and folder == bundle.path
-    data = (folder / bundle.manifest.graphs["decoder"].file).with_suffix(".data") if borrows else None
     session = Session(
         path,
         canceller,
         threads=threads,
         spin=often,
         keep_buffers=often,
-        data=data,
         # A packed copy would double the weights for one pass a window.
         prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),
-        keep_weights=bundle.size_bytes <= KEPT_BYTES,
         # In 4 bits rows are exact with KleidiAI's kernels, and not without.
         kleidiai=graph not in ("decoder", LEARN_GRAPH, MANY_GRAPH) or bundle.manifest.precision == "int4",
         save_to=save_to,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from specedge.leftovers import STALE_S
-from specedge.runtime.engine.packed import lookup, store
+from specedge.runtime.engine.packed import kept, lookup
 from support.exported import bundle
 from support.first_starts import STARTS, starts
 
@@ -59,7 +59,7 @@ def test_what_killed_starts_leave_is_gone_after_the_next(cache: Path, n_kills: i
 
 def test_leftovers_are_swept_where_nothing_has_to_be_made(cache: Path) -> None:
     entry = cache / "a"
-    store(entry, write)
+    kept(entry, write)
     for name, age_s in ((".bad-old", STALE_S + 60), (".bad-new", 10.0), (".new-dead", 10.0), (".old-b", 10.0)):
         (cache / name).mkdir()
         os.utime(cache / name, (time.time() - age_s,) * 2)
@@ -74,6 +74,6 @@ def test_what_is_being_made_is_not_swept(cache: Path) -> None:
         assert lookup(entry) == entry and folder.exists()
 
     entry = cache / "a"
-    store(entry, write)
-    store(cache / "b", slow)
+    kept(entry, write)
+    kept(cache / "b", slow)
     assert entries(cache) == ["a", "b"]
