@@ -398,7 +398,7 @@ class Precision:
     """The linear kinds of the three graphs, and what the self-check may find.
 
     `weight_bits` are those of weights and cross-attention that meet 8-bit activations: with more than 7, x86 without
-    VNNI clips their products (`doctor` reads it). `max_features_error` and `max_logits_error` bound the relative error
+    VNNI clips their products. `max_features_error` and `max_logits_error` bound the relative error
     (Frobenius norm) against float32; they catch a wrong graph or a kernel that saturates, not a loss of accuracy on
     speech.
     """

@@ -196,15 +196,6 @@ class Manifest:
         return 4 if self.least_positions else 3 if self.short_windows else 1
 
     @property
-    def weight_bits(self) -> int:
-        """Of weights and cross-attention beside 8-bit activations: 8 in bundles written before the key was; 32: none.
-
-        Beyond 7, the products clip on x86 without VNNI (engine/kernels.py).
-        """
-        bits = self.quantisation.get("weight_bits", 32 if self.precision == "fp32" else 8)
-        return bits if type(bits) is int else 8
-
-    @property
     def n_frames(self) -> int:
         """Mel frames of one window."""
         return self.dims.n_frames

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("-t", "--threads", type=click.IntRange(1, 256), multiple=True, help="Threads to probe (repeatable).")
 @JSON
 def doctor(model: str | None, threads: tuple[int, ...], as_json: bool) -> int:
-    """Check that kernels are correct on this machine, and that a row's bits do not depend on the rows beside it.
+    """Check that a row's bits do not depend on the rows beside it here, and that numbers are the exporting machine's.
 
     Also says whether several texts share passes: beams, batches and several callers are quicker then.
     Exits with 1 where a check fails, and says what to do.

@@ -1,7 +1,7 @@
 """`specedge doctor`: does this machine keep the promises of this bundle?
 
-Checks each kernel against NumPy and whether 8-bit products clip (`kernels`), measures row invariance (`exactness`),
-compares a fixed pass with the logits of the exporting machine, and names known problems of this ONNX Runtime and CPU.
+Measures row invariance (`exactness`) and compares a fixed pass with the logits of the exporting machine, which a kernel
+that is wrong here, or 8-bit products that clip, would change.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import SPEECH
 from ..device import Isa, isa, threads_allowed
 from .engine import Engine, Features
-from .exactness import Invariance, ProbedRows, RowResult, one_row_logits, probe_paths, probe_rows, probe_windows
-from .kernels import KernelCheck, KernelResult, check_kernels
+from .exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows, probe_windows
 from .made_up import probe_ids, probe_mel
 from .session import RUNTIME_VERSION, Canceller
 from .speech import open_engine
@@ -27,12 +26,11 @@ from .speech import open_engine
 N_GOLDEN_ROWS = 6
 N_GOLDEN_VALUES = 8
 # Of the logits' spread. Between sound CPUs rounding moved logits by up to 2e-5 (fp32), 0.31 (int8) and 0.54 (int4, Arm
-# from x86); leaving out one layer's Gelu or self-attention by 0.74 and more (int8). `kernels` finds smaller faults
-# (docs/experiments).
+# from x86); leaving out one layer's Gelu or self-attention by 0.74 and more (int8; docs/experiments).
 GOLDEN_TOLERANCE = {"fp32": 0.01, "int8": 0.5, "int4": 1.0}
 
 
-_PLAIN = ("bundle", "precision", "weight_bits", "onnxruntime", "python", "system", "threads_allowed")
+_PLAIN = ("bundle", "precision", "onnxruntime", "python", "system", "threads_allowed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +39,15 @@ class Report:
 
     bundle: str
     precision: str
-    weight_bits: int
     onnxruntime: str
     python: str
     system: str
     isa: Isa
     threads_allowed: int
-    kernels: KernelCheck
     invariance: Invariance
     can_share_passes: bool
     is_speech_llm: bool
     golden_difference: float | None
-    problems: tuple[str, ...]
 
     @property
     def agrees(self) -> bool:
@@ -64,37 +59,23 @@ class Report:
         return GOLDEN_TOLERANCE[self.precision]
 
     @property
-    def wrong_kernels(self) -> tuple[KernelResult, ...]:
-        """The kernels of this bundle that are wrong here."""
-        return self.kernels.wrong(self.precision)
-
-    @property
-    def clipped(self) -> bool:
-        """Whether products of this bundle's weights clip on this CPU."""
-        return self.kernels.clips and self.weight_bits == 8
-
-    @property
     def shares_passes(self) -> bool:
         """Whether texts of several windows share passes, which costs no promise where they do not."""
         return self.can_share_passes and self.invariance.windows_exact
 
     @property
     def healthy(self) -> bool:
-        return self.invariance.exact and self.agrees and not self.wrong_kernels and not self.clipped
+        return self.invariance.exact and self.agrees
 
     def to_json(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "isa": asdict(self.isa),
-            "kernels": self.kernels.to_json(),
-            "wrong_kernels": [kernel.name for kernel in self.wrong_kernels],
-            "clipped": self.clipped,
             "invariance": self.invariance.to_json(),
             "shares_passes": self.shares_passes,
             "golden_difference": self.golden_difference if math.isfinite(self.golden_difference or 0.0) else None,
             "golden_tolerance": self.golden_tolerance,
             "agrees": self.agrees,
-            "problems": list(self.problems),
             "healthy": self.healthy,
         }
 
@@ -103,13 +84,11 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
     """Run every check, with 1, 2 and all allowed threads unless `threads` says otherwise."""
     allowed = threads_allowed()
     counts = threads or tuple(sorted({1, 2, allowed}))
-    machine = isa()
     results: list[RowResult] = []
     features = references = golden = None
     can_share_passes = False
     canceller = Canceller()
     with canceller.on_sigint():
-        kernels = check_kernels(canceller)
         for count in counts:  # one engine at a time: a large model need not fit twice
             engine = open_engine(bundle, threads=count, cache=False, canceller=canceller)
             if features is None or references is None:
@@ -124,22 +103,19 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
     return Report(
         bundle=bundle.manifest.name,
         precision=bundle.manifest.precision,
-        weight_bits=bundle.manifest.weight_bits,
         onnxruntime=RUNTIME_VERSION,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        isa=machine,
+        isa=isa(),
         threads_allowed=allowed,
-        kernels=kernels,
         invariance=Invariance(results=tuple(results)),
         can_share_passes=can_share_passes,
         is_speech_llm=bundle.manifest.kind == SPEECH,
         golden_difference=golden,
-        problems=tuple(known_problems(RUNTIME_VERSION, machine)),
     )
 
 
-def golden_logits(engine: ProbedRows, features: Features) -> list[list[float]]:
+def golden_logits(engine: Engine, features: Features) -> list[list[float]]:
     """A few logits of the probe's window, `[N_GOLDEN_ROWS][N_GOLDEN_VALUES]`, for the manifest."""
     ids = probe_ids(engine.dims, N_GOLDEN_ROWS)
     state = engine.start(features)
@@ -150,22 +126,9 @@ def golden_logits(engine: ProbedRows, features: Features) -> list[list[float]]:
     return [[round(value, 6) for value in row] for row in values]
 
 
-def known_problems(version: str, machine: Isa) -> list[str]:
-    """Known problems of this ONNX Runtime and CPU, one line each."""
-    problems = []
-    release = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if release in ((1, 25), (1, 26)):
-        problems.append(f"ONNX Runtime {version} fails on quantised Whisper decoders (issue 28306); install another")
-    if version.startswith("1.24.1"):
-        problems.append("ONNX Runtime 1.24.1 refuses external data behind symbolic links; install another")
-    if machine.machine.startswith(("armv6", "armv7")):
-        problems.append("32-bit Arm: ONNX Runtime has no wheels for it; use a 64-bit system")
-    return problems
-
-
 def render(report: Report) -> str:
     """The report as text for a terminal."""
-    lines = [f"A PROMISE DOES NOT HOLD: {reason}" for reason in _broken_promises(report)] or ["every promise holds"]
+    lines = [f"A PROMISE DOES NOT HOLD: {reason}" for reason in broken_promises(report)] or ["every promise holds"]
     lines += [
         "",
         f"bundle           {report.bundle} ({report.precision})",
@@ -189,8 +152,6 @@ def render(report: Report) -> str:
             f"difference from the exporting machine: {report.golden_difference:.3g} of the logits' spread, "
             f"at most {report.golden_tolerance:g}: {ok}"
         )
-    lines += _kernel_lines(report)
-    lines += [f"known problem: {problem}" for problem in report.problems] or ["known problems: none"]
     return "\n".join(lines)
 
 
@@ -205,51 +166,17 @@ def _sharing_line(report: Report) -> str:
     return f"texts share no passes ({reason}): beams, batches and several callers are slower, with the same text"
 
 
-def _kernel_lines(report: Report) -> list[str]:
-    """Findings about kernels that break no promise."""
-    right = [kernel for kernel in report.kernels.results if kernel.right]
-    largest = max((kernel.difference for kernel in right), default=0.0)
-    lines = [
-        f"kernels: {len(right)} of {len(report.kernels.results)} compute what they should, "
-        f"to {largest:.2g} of their largest number"
-    ]
-    unused = [kernel for kernel in report.kernels.results if not kernel.right and kernel not in report.wrong_kernels]
-    lines += [f"kernel wrong here, but not used by this bundle: {_named(kernel)}" for kernel in unused]
-    if report.kernels.clips and not report.clipped:
-        kept = "" if report.weight_bits > 8 else f"; this bundle's {report.weight_bits}-bit weights never reach that"
-        lines.append(f"8-bit products clip on this CPU, which does not touch this bundle{kept}")
-    if not report.kernels.clips and report.weight_bits == 8:
-        lines.append("this bundle's 8-bit weights clip on x86 CPUs without VNNI, not on this one")
-    return lines
-
-
-def _broken_promises(report: Report) -> list[str]:
+def broken_promises(report: Report) -> list[str]:
     """Each promise that does not hold, and what to do."""
-    another = f"install another onnxruntime ({report.onnxruntime} is here)"
-    broken = [
-        f"{_named(kernel)}: {another}" + ("" if "fp32" in kernel.precisions else ", or export with --precision fp32")
-        for kernel in report.wrong_kernels
-    ]
-    if report.clipped:
-        broken.append(
-            f"8-bit products clip on this CPU, and this bundle's weights have {report.weight_bits} bits, so words "
-            "change: export the model again with this specedge, or with --precision fp32"
-        )
+    broken = []
     if not report.invariance.exact:
         broken.append("drafts could change the text here; use --drafter none with this bundle")
-    if not report.agrees and not report.wrong_kernels and not report.clipped:  # else the reason has been named
+    if not report.agrees:
         broken.append(
-            "this machine computes something else than the one that made the bundle, though each kernel alone is "
-            f"right: {another}, or export the model again on this machine"
+            "this machine computes something else than the one that made the bundle: install another onnxruntime "
+            f"({report.onnxruntime} is here), or export the model again on this machine, or with --precision fp32"
         )
     return broken
-
-
-def _named(kernel: KernelResult) -> str:
-    return (
-        f"{kernel.op} ({kernel.name}) computes something else here (off by {kernel.difference:.2g} of its largest "
-        f"number, at most {kernel.tolerance:g})"
-    )
 
 
 def _golden_difference(engine: Engine, selfcheck: Mapping[str, Any]) -> float | None:

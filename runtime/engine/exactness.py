@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from ..device import device_fields, device_path, read_device_file, write_device_
 from .made_up import N_PROBE_ROWS, probe_ids, probe_mel, probe_window
 from .many import Features
 
+Engine = Any  # `engine.Engine`, which imports this module
+State = Any
+
 ROWS_PER_PASS = (1, 2, 3, 5, 8, 16)
 PATHS_PER_PASS = ((2, 4), (3, 7), (4, 16))  # how many, and how many rows each
 SHORT_N_ROWS = 16
@@ -37,46 +40,6 @@ SHORT_N_FRAMES = 62
 WINDOW_LENGTHS = (150, 97, 31, 24)  # positions of windows in a pass: kernels add up 4 to 64 numbers at a time
 WINDOWS_N_SLOTS = 32
 LEADS = (0, 1)  # rows run before the first full pass, so that each row has odd and even places in its passes
-
-
-State = Any
-
-
-class ProbedRows(Protocol):
-    """The part of `engine.Engine` of which rows of one text are probed."""
-
-    threads: int
-
-    @property
-    def dims(self) -> Dims: ...
-    def start(self, features: Features, /) -> State: ...
-    def release(self, state: State, /) -> None: ...
-    def commit(self, state: State, n_rows: int, /) -> None: ...
-    def forward(
-        self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None, /
-    ) -> NDArray[np.float32]: ...
-
-
-class Probed(ProbedRows, Protocol):
-    """The part of `engine.Engine` that is probed."""
-
-    bundle: Bundle
-    n_paths: int
-    shares_passes: bool
-    pads_windows: bool
-    is_exact: bool | None
-    windows_are_exact: bool | None
-
-    @property
-    def lock(self) -> contextlib.AbstractContextManager[None]: ...
-    def encode(self, mel: NDArray[np.float32], /) -> Features: ...
-    def fork(self, state: State, /) -> State: ...
-    def commit(self, state: State, n_rows: int, path: int = 0, /) -> None: ...
-    def forward_many(self, texts: Sequence[Any], /) -> list[NDArray[np.float32]]: ...
-    def forward_paths(
-        self, state: State, pending: int, paths: Sequence[Sequence[int]], /
-    ) -> list[list[NDArray[np.float32]]]: ...
-    def unload(self, *graphs: str, states: Iterable[State] = ()) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +83,14 @@ def probe_starts(dims: Dims) -> tuple[int, ...]:
     return tuple(sorted({0, max(0, dims.n_text_ctx - N_PROBE_ROWS)}))
 
 
-def one_row_logits(engine: ProbedRows, features: Features) -> dict[int, NDArray[np.float32]]:
+def one_row_logits(engine: Engine, features: Features) -> dict[int, NDArray[np.float32]]:
     """The reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_vocab]` of passes of one row each."""
     states = _probe_states(engine, features)
     return {start: _in_passes(engine, state, rows_per_pass=1, lead=0) for start, state in states}
 
 
 def probe_rows(
-    engine: ProbedRows, features: Features, references: Mapping[int, NDArray[np.float32]]
+    engine: Engine, features: Features, references: Mapping[int, NDArray[np.float32]]
 ) -> tuple[RowResult, ...]:
     """Compare passes of 1, 2, 3, 5, 8 and 16 rows with `references` from `one_row_logits`, bit for bit.
 
@@ -144,7 +107,7 @@ def probe_rows(
 
 
 def probe_paths(
-    engine: Probed, features: Features, references: Mapping[int, NDArray[np.float32]], *, alone: bool = False
+    engine: Engine, features: Features, references: Mapping[int, NDArray[np.float32]], *, alone: bool = False
 ) -> tuple[RowResult, ...]:
     """Compare passes over several paths with `references`, bit for bit: each path in turn is the probe's text.
 
@@ -166,7 +129,7 @@ def probe_paths(
     return tuple(results)
 
 
-def probe_windows(engine: Probed) -> tuple[RowResult, ...]:
+def probe_windows(engine: Engine) -> tuple[RowResult, ...]:
     """Compare a pass over texts of several windows, of several lengths where they may share it, with one pass each.
 
     Windows and earlier rows are made up. Empty where texts cannot share passes. Raises Interrupted, BundleError.
@@ -192,7 +155,7 @@ def probe_windows(engine: Probed) -> tuple[RowResult, ...]:
 
 
 @contextlib.contextmanager
-def _believed(engine: Probed) -> Iterator[None]:
+def _believed(engine: Engine) -> Iterator[None]:
     """While inside, the engine lets texts share passes, whatever is known about them."""
     with engine.lock:
         known = engine.is_exact, engine.windows_are_exact
@@ -203,7 +166,7 @@ def _believed(engine: Probed) -> Iterator[None]:
             engine.is_exact, engine.windows_are_exact = known
 
 
-def probe_shortly(engine: Probed) -> Invariance:
+def probe_shortly(engine: Engine) -> Invariance:
     """The probe in a fraction of a second: `SHORT_N_ROWS` rows behind made-up keys and values.
 
     Raises Interrupted, BundleError when the graph for several paths cannot be loaded.
@@ -269,7 +232,7 @@ def _largest_difference(run: NDArray[np.float32], reference: NDArray[np.float32]
     return float(difference.max(where=np.isfinite(difference), initial=0.0))
 
 
-def _probe_states(engine: ProbedRows, features: Features) -> Iterator[tuple[int, State]]:
+def _probe_states(engine: Engine, features: Features) -> Iterator[tuple[int, State]]:
     """Each of `probe_starts` with a text that long, in the same buffers."""
     state = engine.start(features)
     try:
@@ -284,7 +247,7 @@ def _probe_states(engine: ProbedRows, features: Features) -> Iterator[tuple[int,
 
 
 def _in_passes(
-    engine: ProbedRows, state: State, *, rows_per_pass: int, lead: int, n_rows: int | None = None
+    engine: Engine, state: State, *, rows_per_pass: int, lead: int, n_rows: int | None = None
 ) -> NDArray[np.float32]:
     """Logits `[n, n_vocab]` of the probe's first `n_rows` rows, `rows_per_pass` at a time after a pass of `lead` rows.
 
@@ -305,7 +268,7 @@ def _in_passes(
 
 
 def _in_path_passes(
-    engine: Probed, state: State, *, n_paths: int, n_rows: int, n_probed: int | None = None
+    engine: Engine, state: State, *, n_paths: int, n_rows: int, n_probed: int | None = None
 ) -> NDArray[np.float32]:
     """Logits `[n, n_vocab]` of the probe's first `n_probed` rows, `n_rows` at a time, as each of `n_paths` in turn.
 
@@ -336,7 +299,7 @@ _Answer = tuple[bool, bool]  # of rows and paths of one window, of several windo
 _known: dict[Path, _Answer] = {}
 
 
-def rows_are_exact(engine: Probed, bundle: Bundle) -> bool:
+def rows_are_exact(engine: Engine, bundle: Bundle) -> bool:
     """Whether a row of `engine` has the same bits however many rows or paths share its pass.
 
     This is kept as `engine.is_exact`, and as `engine.windows_are_exact` whether the same is true of texts of several

@@ -31,7 +31,7 @@ from specedge.runtime.decoding.drafter import TargetModel  # noqa: E402
 from specedge.runtime.device import isa  # noqa: E402
 from specedge.runtime.drafters.registry import make_drafter  # noqa: E402
 from specedge.runtime.engine import exactness  # noqa: E402
-from specedge.runtime.engine.doctor import examine  # noqa: E402
+from specedge.runtime.engine.doctor import broken_promises, examine  # noqa: E402
 from specedge.runtime.engine.engine import Engine  # noqa: E402
 from specedge.runtime.engine.session import RUNTIME_VERSION  # noqa: E402
 from specedge.runtime.options import DRAFTERS, HAS_MODEL, DrafterOptions, TranscribeOptions  # noqa: E402
@@ -67,7 +67,7 @@ def doctor(folder: str, threads: list[int], rows: int | None) -> dict[str, Any]:
         "golden_difference": report.golden_difference,
         "agrees": report.agrees,
         "healthy": report.healthy,
-        "problems": report.problems,
+        "problems": broken_promises(report),
     }
 
 
