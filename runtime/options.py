@@ -350,11 +350,10 @@ def _is_clips(values: tuple[float, ...]) -> bool:
     return all(0 <= value <= _MAX_TIME_S for value in values) and list(values) == sorted(values)
 
 
-DRAFTERS = ("none", "tokenmap", "ngram", "draft", "ctc", *HEAD_KINDS, "cascade", "auto")
-SEVERAL = ("cascade", "auto")
-READS_MAPS = ("tokenmap", "ctc", "draft", *SEVERAL)
-REMEMBERS = ("ngram", "draft", *SEVERAL)
-HAS_MODEL = ("draft", *SEVERAL)
+DRAFTERS = ("none", "tokenmap", "ngram", "draft", "ctc", *HEAD_KINDS, "auto")
+READS_MAPS = ("tokenmap", "ctc", "draft", "auto")
+REMEMBERS = ("ngram", "draft", "auto")
+HAS_MODEL = ("draft", "auto")
 MAP_PRESETS = ("default", "paper")
 TRANSLATIONS = ("words", "tokens", "direct")
 
@@ -368,8 +367,8 @@ class DrafterOptions:
 
     name: str = described(
         "auto",
-        f"Drafter that guesses the next tokens, for speed; the text is the same: {', '.join(DRAFTERS)}. cascade: all "
-        "that the model has; auto: the quickest, window by window.",
+        f"Drafter that guesses the next tokens, for speed; the text is the same: {', '.join(DRAFTERS)}. auto: the "
+        "quickest, window by window.",
         names=("--drafter",),
         metavar="NAME",
         choices=DRAFTERS,
@@ -387,7 +386,7 @@ class DrafterOptions:
     )
     token_maps: Sequence[str | os.PathLike[str]] = described(
         (),
-        "Token map for the drafters tokenmap, ctc, draft, cascade or auto (repeatable); the first wins a tie.",
+        "Token map for the drafters tokenmap, ctc, draft or auto (repeatable); the first wins a tie.",
         names=("--token-map",),
         metavar="FILE",
         default_text="the model's own",
@@ -419,7 +418,7 @@ class DrafterOptions:
     )
     remember: bool = described(
         False,
-        "Keep n-grams and translated words of your text for later runs (ngram, draft, cascade, auto).",
+        "Keep n-grams and translated words of your text for later runs (ngram, draft, auto).",
         **_DRAFTING,
     )
     allow_inexact: bool = described(

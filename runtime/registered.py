@@ -8,6 +8,7 @@ lookahead    makes a policy from the target's T(k) and what drafting a token tak
 translation  makes the translation between two vocabularies that cut text differently
 learning     makes a draft model's student
 drawing      draws a draft's token, and says from what
+tokenmap     the drafter of token maps of a preset
 beams        searches beams that believe heads
 """
 
@@ -37,6 +38,7 @@ _PLACES = {
     "translation": {"words": f"{_PAPERS}.across_words:translation"},
     "learning": {"student": f"{_PAPERS}.distill:student"},
     "drawing": {"draw": f"{_PAPERS}.accept:draw_draft"},
+    "tokenmap": {"paper": f"{_PAPERS}.tokenmap:PaperTokenMapDrafter"},
     "beams": {"heads": f"{_PAPERS}.grouped_beam:beams_of_heads"},
 }
 

@@ -38,9 +38,9 @@ from ..options import CPU, HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOpti
 from ..output.report import segment_runs
 from ..text.transcripts import read_sentences
 from ..text.words import character_error_rate, word_errors
-from ..verdict import PLAIN, BenchVerdict, Spread, choose
 from .provider import ProviderWorth
 from .rounds import WARM_UP, Heard, OutOfTime, Rounds, Sums, TimedEngine, Timer, hear, measure_rounds
+from .verdict import PLAIN, BenchVerdict, Spread, choose
 
 S = TypeVar("S")
 

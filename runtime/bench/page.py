@@ -12,10 +12,10 @@ from specedge.files import Kind
 from specedge.version import __version__
 
 from ..device import device_fields
-from ..verdict import PLAIN
 from .measure import Findings, Row
 from .plots import COLOURS, Panel, svg
 from .report import COLUMNS, cells, conditions, remarks, takes_part, verdict_words
+from .verdict import PLAIN
 
 _TITLE = "<title>specedge bench"
 REPORT = Kind("report of specedge bench", lambda head: _TITLE.encode() in head[:1024])

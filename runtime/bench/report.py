@@ -8,8 +8,8 @@ from typing import Any
 
 from ..device import device_fields
 from ..output.report import aligned
-from ..verdict import PLAIN, Spread
 from .measure import Findings, Row
+from .verdict import PLAIN, Spread
 
 _FEWEST_CELLS, _MOST_CELLS = 8, 28
 COLUMNS = (

@@ -27,7 +27,7 @@ from ..decoding.statistics import Speculation
 from ..longform.segments import Segment
 from ..longform.transcribe import transcribe
 from ..options import TranscribeOptions
-from ..verdict import PLAIN, Spread
+from .verdict import PLAIN, Spread
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine

@@ -67,9 +67,8 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     fall back to others. Close other programs, and run `specedge calibrate` first: drafters use its profile. If --budget
     is too short for everything, less is measured, and the report says so.
 
-    `--drafter auto` begins with the verdict from then on, unless the machine was busy. With --json, or into a file or a
-    pipe, standard output is one JSON object and the table goes to standard error. The exit code is 1 where a text
-    differs from plain decoding's.
+    With --json, or into a file or a pipe, standard output is one JSON object and the table goes to standard error. The
+    exit code is 1 where a text differs from plain decoding's.
 
     \b
     Examples:
@@ -183,7 +182,7 @@ def _report(findings: Findings, *, as_json: bool) -> None:
     import shutil
 
     from ..bench.report import conditions, remarks, table, to_json, verdict_words
-    from ..verdict import load_verdict, save_verdict
+    from ..bench.verdict import load_verdict, save_verdict
 
     click.echo(conditions(findings) + "\n", err=as_json)
     for line in table(findings, shutil.get_terminal_size().columns, blocks=_has_blocks(as_json)):

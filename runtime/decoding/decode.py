@@ -279,7 +279,7 @@ class _Window:
         wanted = BeamOptions(beam_size=options.beam_size, patience=options.patience, limit=self.limit)
         if rule.tau is not None and (guard.has_heads or guard.error is None):
             wanted = replace(wanted, tau=rule.tau, useless=self.useless)
-            best = yield from find("beams", "heads")(
+            best: Hypothesis = yield from find("beams", "heads")(
                 self.engine, state, row, self._rules, guard, wanted, self.saw_pass, tally, options.length_penalty
             )
             best = best if options.keeps_sources else replace(best, sources=())

@@ -95,7 +95,8 @@ class WindowContext:
     log-mel with as many bands as asked for, float32 [n_mels, n_frames], None where nobody has kept the audio;
     content: the share of the window that holds audio, from its beginning, 1.0 where nobody says; the rest is padding;
     earlier: ids that audio which overlaps this window gave when it was decoded before, () where nobody knows of any;
-    key: of the sample's noise (`sampling.Noise`), for a drafter that draws its drafts; b"" at temperature 0.
+    key: of the sample's noise (`sampling.Noise`), for a drafter that draws its drafts; b"" at temperature 0;
+    plain_s: the time of a pass of one row here and now, seconds, infinite where nobody has measured it.
     """
 
     features: Any
@@ -111,6 +112,7 @@ class WindowContext:
     content: float = 1.0
     earlier: tuple[int, ...] = ()
     key: bytes = b""
+    plain_s: float = math.inf
 
     def has_times(self, prompt: Sequence[int]) -> bool:
         """Whether a text behind this prompt has timestamps: not behind <|notimestamps|>, which comes right before them,
@@ -158,8 +160,7 @@ class Verdict:
     by which it decided the accepted tokens and then `token`, to read until the next call; shared: the pass, where other
     texts had a part in it.
 
-    A drafter that is one of several hears of the pass of them all: `drafted`, `n_accepted` and `token` are the pass's,
-    `nodes` and `rejected` its own, `evaluated` those of its own about which the text decided, rows of the pass or not.
+    A drafter that is told of another's pass has no `evaluated`, `nodes` and `rejected`.
     """
 
     drafted: tuple[int, ...]
@@ -193,8 +194,11 @@ class Drafter:
     """The drafter's name in results; the class's own where it is empty."""
     sources: tuple[str, ...] = ()
     """Names of the drafters that this one combines; `DraftTree.source` refers to them."""
-    choice: str = ""
-    """Why this drafter was chosen, as one line for the user."""
+
+    @property
+    def choice(self) -> str:
+        """What was measured of the drafter and those it combines, as one line for the user; "" for nothing."""
+        return ""
 
     @property
     def is_empty(self) -> bool:
@@ -205,11 +209,6 @@ class Drafter:
     def rests(self) -> bool:
         """Whether the drafter wants to be neither asked nor told anything more until the next window."""
         return False
-
-    @property
-    def has_drafts(self) -> bool:
-        """Whether `propose` could return anything now. A cascade asks only then."""
-        return True
 
     @property
     def listens(self) -> bool:
@@ -233,12 +232,7 @@ class Drafter:
 
     @property
     def follows_text(self) -> bool:
-        """Whether a cascade tells the drafter of every pass, also where the drafter was not asked."""
-        return False
-
-    @property
-    def joins_late(self) -> bool:
-        """Whether `begin` may come in the middle of a window: the text so far is all that the drafter needs."""
+        """Whether the drafter is told of every pass, also where another one of `auto` drafted."""
         return False
 
     @property
@@ -281,9 +275,6 @@ class Drafter:
 
     def observe(self, verdict: Verdict) -> None:
         """Learn what the verifier decided about the last draft."""
-
-    def heard(self, tokens: Sequence[int]) -> None:
-        """In a cascade, before `end`: all tokens that were decided in this window, kept or not."""
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """End a window. `tokens` is the text that was kept, () when it was thrown away."""
@@ -491,10 +482,6 @@ class Guard:
     def close(self) -> None:
         """Give back what is the drafter's own."""
         self._call(lambda: self.drafter.close(), None)
-
-    def heard(self, tokens: Sequence[int]) -> None:
-        """Tell the drafter all tokens that were decided in the window, kept or not."""
-        self._call(lambda: self.drafter.heard(tokens), None)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Tell the drafter the window's final tokens, or () when they were thrown away."""

@@ -4,7 +4,7 @@ Attempts at one window share what was decoded in all of them, whether it was kep
 by its features. Where audio is decoded a second time in other windows, as in live transcription, the caller hands over
 the former text (`WindowContext.earlier`). A text is followed from the place where the longest run of tokens before it
 equals the latest tokens of this one. Timestamps of a window that begins elsewhere are moved by as much as the last ones
-differed. Confidences are calibrated by what came of them (`Gate`).
+differed. Confidences are calibrated by what came of them (`Guesses`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import Gate, Guess, Guesses
+from ..decoding.payoff import Guess, Guesses
 from ..device import CostTable
 
 __all__ = ["EarlierDrafter"]
@@ -38,10 +38,10 @@ class EarlierDrafter(Drafter):
     """See the module. It keeps at most `_N_WINDOWS` windows of `_N_TEXTS` texts, four bytes a token."""
 
     name = "earlier"
+    follows_text = True
 
     def __init__(self, costs: CostTable) -> None:
-        self._gate = Gate(costs)
-        self._guesses = Guesses(self._gate)
+        self._guesses = Guesses(costs)
         self._window: WindowContext | None = None
         self._key: bytes | None = None
         self._known: OrderedDict[bytes, list[array[int]]] = OrderedDict()
@@ -63,7 +63,7 @@ class EarlierDrafter(Drafter):
 
     def share(self, n_texts: int, n_rows: int) -> None:
         """Price rows as they are beside others."""
-        self._gate.share(n_texts, n_rows)
+        self._guesses.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Look up what was said of this window."""
@@ -99,10 +99,6 @@ class EarlierDrafter(Drafter):
         """Hold the texts to what came of them, and write this one down."""
         self._guesses.learn(verdict)
         self._said += [*verdict.accepted, verdict.token]
-
-    def heard(self, tokens: Sequence[int]) -> None:
-        """What the window said in all, for a drafter that is not told of every pass."""
-        self._said = list(tokens)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Keep the text, also one that was thrown away: what was wrong with it may be a few tokens."""

@@ -2,8 +2,8 @@
 
 There are two caches over text ids: one of this drafter's own life, which is asked first, and where the user wants it
 one that is kept in a file (`maps.ngram_cache.UserCache`), from stricter thresholds on. Both learn at the end of a
-window, from text that was kept; never from drafts, nor from attempts that were thrown away. `Gate` decides how long a
-draft is.
+window, from text that was kept; never from drafts, nor from attempts that were thrown away. `Guesses` says how
+long a draft is.
 
 Text that repeats itself without end is what such a cache predicts best: a long run of drafts accepted whole, over text
 that repeats itself, is counted as a suspected loop.
@@ -12,13 +12,13 @@ that repeats itself, is counted as a suspected loop.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds, UserCache
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import Gate
+from ..decoding.payoff import Guess, Guesses
 from ..device import CostTable
 
 __all__ = ["NgramDrafter", "repeating_tail"]
@@ -43,15 +43,13 @@ class NgramDrafter(Drafter):
     name = "ngram"
     suspected_loops = 0
     follows_text = True
-    joins_late = True
 
     def __init__(self, costs: CostTable, *, cache: NgramCache | None = None, user_cache: _Cache | None = None) -> None:
-        self._gate = Gate(costs)
+        self._guesses = Guesses(costs)
         self._caches: list[tuple[str, _Cache, Thresholds]] = [("context", cache or NgramCache(), LAX)]
         if user_cache is not None:
             self._caches.append(("user", user_cache, STRICT))
         self._window: WindowContext | None = None
-        self._proposed: list[tuple[float, Hashable]] = []
         self._run = 0
         self._accepted: list[int] = []
         self._is_suspect = False
@@ -61,12 +59,12 @@ class NgramDrafter(Drafter):
     def another(self) -> NgramDrafter:
         """One that shares the caches, and what they are worth."""
         twin = copy.copy(self)
-        twin._accepted, twin._owns_caches = list(self._accepted), False
+        twin._guesses, twin._accepted, twin._owns_caches = self._guesses.another(), list(self._accepted), False
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
         """Price rows as they are beside others."""
-        self._gate.share(n_texts, n_rows)
+        self._guesses.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Remember the text before this window."""
@@ -78,7 +76,7 @@ class NgramDrafter(Drafter):
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """What followed the last few text ids before, as far as it is expected to pay."""
         window = self._window
-        self._proposed = []
+        self._guesses.draft((), 0)  # nothing is proposed
         if window is None or (context.sampled and context.sampled[-1] >= window.eot):
             return NO_GUESS  # behind a timestamp only the audio knows
         text = [token for token in context.sampled[-_CONTEXT:] if token < window.eot]
@@ -87,19 +85,15 @@ class NgramDrafter(Drafter):
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         for name, cache, thresholds in self._caches:
             ids, shares = cache.draft(text, min(budget, _MAX_DRAFT), thresholds)
-            classes = [(name, depth > 0) for depth in range(len(ids))]
-            n_draft, _ = self._gate.best_chain(self._gate.all_believed(shares, classes), n_pending)
+            guess = Guess(ids, shares, [(name, depth > 0) for depth in range(len(ids))])
+            n_draft, _ = self._guesses.best_length(guess, n_pending)
             if n_draft:
-                self._proposed = list(zip(shares[:n_draft], classes[:n_draft], strict=True))
-                return DraftTree(ids[:n_draft], conf=shares[:n_draft])
+                return self._guesses.draft([guess], n_draft)
         return NO_GUESS
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the caches to what came of their guesses, and watch for a loop."""
-        for node in verdict.nodes:
-            self._gate.learn(*self._proposed[node], accepted=True)
-        if verdict.rejected is not None:
-            self._gate.learn(*self._proposed[verdict.rejected], accepted=False)
+        self._guesses.learn(verdict)
         self._accepted += [*verdict.accepted, verdict.token]
         whole = bool(verdict.drafted) and verdict.n_accepted == len(verdict.drafted)
         self._run = self._run + verdict.n_accepted + 1 if whole else 0

@@ -17,18 +17,19 @@ from specedge.models import store
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import CTC_GRAPH, DRAFT_FOLDER, graph_bytes
 from ..decoding.drafter import Drafter, EmptyDrafter, TargetModel
-from ..decoding.payoff import Payoff
-from ..device import DEFAULT_COSTS, CostTable, Profile, load_profile
-from ..options import HEAD_KINDS, SEVERAL, DrafterOptions
+from ..device import DEFAULT_COSTS, CostTable, load_profile
+from ..options import HEAD_KINDS, DrafterOptions
 from ..registered import find, names
 from ..text.beginnings import Beginnings
 from ..text.words import ends_sentence
+from .auto import AutoDrafter
+from .earlier import EarlierDrafter
 from .ngram import NgramDrafter
-from .tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
+from .tokenmap import TokenMapDrafter
 
-__all__ = ["costs_here", "costs_of", "make_drafter", "runnable", "threads_here"]
+__all__ = ["costs_here", "costs_of", "make_drafter", "runnable", "threads_here", "weighed"]
 
-_MAP_OPTIONS = {"default": TokenMapOptions(), "paper": PAPER}
+_N_TOKENS = 20  # of a usual window, a short sentence or two
 _USUAL_BYTES_S = 1e10  # of weights that a pass of one row reads
 _LARGE_PASS_S = 3e-2  # beside such passes a layer and a hearing of its own are cheaper than what a block's heads save
 _HEADS_CHEAPEST_FIRST = ("mtp-latent", "mtp-projection", "medusa-linear", "medusa-block")
@@ -81,7 +82,6 @@ def runnable(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
         "ctc": CTC_GRAPH in graphs,
         **{kind: kind in graphs for kind in HEAD_KINDS},
         "draft": options.draft_model is not None or (bundle.path / DRAFT_FOLDER).is_dir(),
-        "cascade": True,
     }
     return tuple(name for name, is_able in able.items() if is_able)
 
@@ -97,25 +97,24 @@ def costs_of(target: TargetModel) -> CostTable:
     return target.costs or costs_here(target.bundle, target.threads)
 
 
-def _payoff(target: TargetModel) -> Payoff:
-    """The account of a new drafter."""
-    return Payoff(costs_of(target), weighs=target.weighs)
-
-
 def threads_here(bundle: Bundle) -> int | None:
     """The default number of threads, with or without a drafter.
 
-    It is the quickest of several that `specedge calibrate` measured; None, the engine's own choice, where it did not.
+    The one of several with which `specedge calibrate` measured a usual window to be quickest; None, the engine's own
+    choice, where it did not measure several.
     """
-    from .auto import quickest_threads
-
-    return quickest_threads(_profiles(bundle))
-
-
-def _profiles(bundle: Bundle) -> dict[int, Profile]:
-    """What was measured of this model on this device, by number of threads."""
     found = {threads: load_profile(bundle.digest, threads) for threads in range(1, (os.cpu_count() or 1) + 1)}
-    return {threads: profile for threads, profile in found.items() if profile is not None}
+    took_s = {
+        threads: profile.encode_s + _N_TOKENS * profile.pass_s[1]
+        for threads, profile in found.items()
+        if profile is not None
+    }
+    return min(took_s, key=took_s.__getitem__) if len(took_s) > 1 else None
+
+
+def weighed(drafter: Drafter, target: TargetModel) -> Drafter:
+    """The drafter with an account of whether drafting pays, where the target's time counts."""
+    return AutoDrafter([drafter], costs_of(target), name=drafter.name) if target.weighs else drafter
 
 
 def _opened_maps(bundle: Bundle, options: DrafterOptions) -> list[TokenMap]:
@@ -147,16 +146,16 @@ def _tokenmap(target: TargetModel, options: DrafterOptions) -> Drafter:
 
 
 def _tokenmap_of(maps: Sequence[TokenMap], target: TargetModel, options: DrafterOptions) -> Drafter:
-    preset = _MAP_OPTIONS[options.map_preset]
+    is_usual = options.map_preset == DrafterOptions.map_preset
+    kind: type[TokenMapDrafter] = TokenMapDrafter if is_usual else find("tokenmap", options.map_preset)
     tokenizer = target.bundle.tokenizer
-    return TokenMapDrafter(
+    made = kind(
         maps,
         costs_of(target),
         ends=ends_sentence(tokenizer),
         beginnings=None if tokenizer.special.begins_with_space else Beginnings(tokenizer),
-        options=preset,
-        payoff=_payoff(target) if preset.gated else None,
     )
+    return weighed(made, target) if is_usual else made
 
 
 def _ctc(target: TargetModel, options: DrafterOptions) -> Drafter:
@@ -169,13 +168,12 @@ def _ctc(target: TargetModel, options: DrafterOptions) -> Drafter:
     from .ctc.drafter import open_ctc
 
     try:
-        return open_ctc(
-            bundle, maps, costs_of(target), threads=target.threads, canceller=target.canceller, weighs=target.weighs
-        )
+        made = open_ctc(bundle, maps, costs_of(target), threads=target.threads, canceller=target.canceller)
     except BaseException:
         for opened in maps:
             opened.close()
         raise
+    return weighed(made, target)
 
 
 def _ngram(target: TargetModel, options: DrafterOptions) -> Drafter:
@@ -184,12 +182,14 @@ def _ngram(target: TargetModel, options: DrafterOptions) -> Drafter:
     path = store.path_to_keep(store.user_cache_path) if options.remember else None
     if path is not None:
         user_cache = UserCache(path, text_fingerprint(tokenizer.ranks, tokenizer.special.eot))
+    # It takes microseconds, so what came true decides alone, by T(k).
     return NgramDrafter(costs_of(target), cache=NgramCache(), user_cache=user_cache)
 
 
 def _draft(target: TargetModel, options: DrafterOptions) -> Drafter:
     from ..engine.shortlist import MOST_EXPECTED
     from .draft.load import open_draft  # it loads ONNX Runtime, which not every program needs
+    from .draft.lookahead import WEIGHED
 
     maps = _opened_maps(target.bundle, options)
     try:
@@ -197,7 +197,9 @@ def _draft(target: TargetModel, options: DrafterOptions) -> Drafter:
     finally:
         for opened in maps:
             opened.close()
-    return open_draft(target, options, costs_of(target), expected=expected)
+    made = open_draft(target, options, costs_of(target), expected=expected)
+    is_weighed = options.lookahead in WEIGHED and not isinstance(made, EmptyDrafter)
+    return weighed(made, target) if is_weighed else made
 
 
 def _registered(name: str) -> _Maker:
@@ -221,50 +223,14 @@ def _heads_here(target: TargetModel, able: Sequence[str]) -> tuple[str, ...]:
     return tuple(heads[:1])
 
 
-def _cascade(target: TargetModel, options: DrafterOptions) -> Drafter:
-    """The cheapest first. `ctc` rescores with the maps and this run's n-grams, which have nothing to add beside it."""
-    from .cascade import CascadeDrafter
-    from .earlier import EarlierDrafter
-
-    costs, able = costs_of(target), runnable(target.bundle, options)
-    text = ("ctc",) if "ctc" in able else ("ngram", "tokenmap")
-    names = [name for name in (*text, *_heads_here(target, able), "draft") if name in able]
-    drafters = [EarlierDrafter(costs), *_made(names, target, options)]
-    # The drafter ctc takes its own hypothesis up again behind a refused token.
-    recycles = all(drafter.name != "ctc" for drafter in drafters)
-    return CascadeDrafter(drafters, costs, recycles=recycles, weighs=target.weighs)
-
-
 def _auto(target: TargetModel, options: DrafterOptions) -> Drafter:
-    """Of what this model has. A draft model only where it is given, or there is nothing that was trained on the
-    encoder; what is seldom the quickest only by a verdict."""
-    from ..verdict import load_verdict
-    from .auto import AutoDrafter, Trials, choose
-    from .earlier import EarlierDrafter
-
-    bundle, costs, able = target.bundle, costs_of(target), runnable(target.bundle, options)
+    """Of what this model has. A draft model only where it is given, or nothing was trained on the encoder."""
+    costs, able = costs_of(target), runnable(target.bundle, options)
     text = ("tokenmap",) if "ctc" in able else ("tokenmap", "ngram")
     usual = [name for name in ("ctc", *_heads_here(target, able), *text) if name in able]
     if "draft" in able and (options.draft_model is not None or not {"ctc", *HEAD_KINDS} & set(able)):
         usual.append("draft")
-    verdict = load_verdict(bundle.digest, target.threads)
-    if verdict is not None and verdict.drafter in able and verdict.drafter not in ("none", *usual):
-        usual.append(verdict.drafter)
-    choice = choose(
-        usual,
-        threads=target.threads,
-        profiles=_profiles(bundle),
-        verdict=verdict,
-        token_maps=[os.path.abspath(path) for path in options.token_maps],
-    )
-    return AutoDrafter(
-        _made([name for name in choice.candidates if name != "none"], target, options),
-        costs,
-        earlier=EarlierDrafter(costs),
-        trials=Trials(choice.candidates, choice.speed_up),
-        reason=choice.reason,
-        weighs=target.weighs,
-    )
+    return AutoDrafter(_made(usual, target, options), costs, earlier=EarlierDrafter(costs), weighs=target.weighs)
 
 
 def _usual_pass_s(bundle: Bundle) -> float:
@@ -279,8 +245,7 @@ def _made(names: Sequence[str], target: TargetModel, options: DrafterOptions) ->
     try:
         for name in names:
             lookahead = options.lookahead if name == "draft" else DrafterOptions.lookahead
-            weighed = target if name in SEVERAL else unweighed
-            made.append(_MAKERS[name](weighed, replace(options, lookahead=lookahead)))
+            made.append(_MAKERS[name](unweighed, replace(options, lookahead=lookahead)))
     except BaseException:
         for drafter in made:
             drafter.close()
@@ -295,6 +260,5 @@ _MAKERS: dict[str, _Maker] = {
     "draft": _draft,
     "ctc": _ctc,
     **{name: _registered(name) for name in names("drafter")},
-    "cascade": _cascade,
     "auto": _auto,
 }

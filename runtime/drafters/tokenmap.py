@@ -3,19 +3,15 @@
 The context of a guess is the sentence so far, so a draft exists before its first word; for keys that are longer, also
 the text before it, which a map of paragraphs knows. Keys are tried from the longest to the shortest, in every map; the
 guess that is expected to save most wins, the earlier map at a tie. Up to three of a key's candidates go as a tree where
-a pass can verify several paths. `Gate` decides how long a draft is, `Payoff` whether maps are asked at all. With
+a pass can verify several paths. `Guesses` says how long a draft is. With
 timestamps on, the drafter also guesses that a window begins with speech at once and that a segment begins where the
 last one ended; it stops where only the audio knows the time.
-
-`PAPER` are the paper's own settings instead: keys of three tokens alone, also to go on with a guess, at least 9 tokens
-for two candidates and 16 for three, candidates merged into their common beginning until they are long enough, no costs.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,12 +19,12 @@ from dataclasses import dataclass
 from specedge.maps.token_map import Candidate, TokenMap
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import Gate, Guess, Guesses, Payoff, cut, joined, pass_shape
+from ..decoding.payoff import Guess, Guesses, cut, joined
 from ..device import CostTable
 from ..text.beginnings import Beginnings
 from ..text.words import sentence_so_far
 
-__all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "text_so_far"]
+__all__ = ["TokenMapDrafter", "TokenMapOptions", "text_so_far"]
 
 _MAX_NODES = 48
 _CONTEXT = 8
@@ -39,29 +35,22 @@ _AT_ONCE = 0.5  # first belief that a window, and a segment behind another, begi
 
 @dataclass(frozen=True, kw_only=True)
 class TokenMapOptions:
-    """orders: key lengths to try, longest first; candidates: at most so many paths; max_length: nodes of a path;
-    min_lengths: fewest tokens that two and three candidates must have, 0 to leave it to costs; gated: False drafts
-    whatever there is."""
+    """orders: key lengths to try, longest first; candidates: at most so many paths; max_length: nodes of a path."""
 
     orders: tuple[int, ...] = (5, 4, 3, 2, 1)
     candidates: int = 3
     max_length: int = 32
-    min_lengths: tuple[int, int] = (0, 0)
-    gated: bool = True
-
-
-PAPER = TokenMapOptions(orders=(3,), candidates=3, min_lengths=(9, 16), gated=False)
 
 
 class TokenMapDrafter(Drafter):
     """See the module.
 
-    ends: whether a sentence ends with a text id; payoff: which windows are worth drafting for, None for all;
-    beginnings: of texts that begin otherwise than the map's sentences, None where they do not. `close` closes the maps.
+    ends: whether a sentence ends with a text id; beginnings: of texts that begin otherwise than the map's sentences,
+    None where they do not. `close` closes the maps.
     """
 
     name = "tokenmap"
-    joins_late = True
+    _reads_on = True  # the text before the sentence, for keys that are longer
 
     def __init__(
         self,
@@ -70,64 +59,43 @@ class TokenMapDrafter(Drafter):
         *,
         ends: Callable[[int], bool],
         options: TokenMapOptions | None = None,
-        payoff: Payoff | None = None,
         beginnings: Beginnings | None = None,
     ) -> None:
         self._maps = tuple(maps)
         self._beginnings = beginnings
         self._ends = functools.cache(ends)
         self._options = options or TokenMapOptions()
-        self._gate = Gate(costs)
-        self._guesses = Guesses(self._gate)
-        self._payoff = payoff or Payoff(costs, weighs=False)
+        self._guesses = Guesses(costs)
         self._window: WindowContext | None = None
         self._owns_maps = True
 
-    @property
-    def rests(self) -> bool:
-        """Whether nothing more is drafted in this window."""
-        return self._payoff.is_lost
-
     def another(self) -> TokenMapDrafter:
-        """One that shares the maps, what their guesses are worth, and the account."""
+        """One that shares the maps, and what their guesses are worth."""
         twin = copy.copy(self)
-        twin._guesses, twin._payoff, twin._owns_maps = self._guesses.another(), self._payoff.another(), False
+        twin._guesses, twin._owns_maps = self._guesses.another(), False
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
         """Price rows as they are beside others."""
-        self._gate.share(n_texts, n_rows)
-        self._payoff.share(n_texts, n_rows)
+        self._guesses.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Remember the layout of ids."""
         self._window = window
-        self._payoff.begin()
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return the guess that is expected to save most; nothing where none is expected to."""
         window = self._window
         n_pending = len(context.prompt) + len(context.sampled) - context.position
-        if window is None or not self._payoff.ask(n_pending):
+        if window is None:
             return NO_GUESS
         limit = min(budget, _MAX_NODES)
         paths = self._paths(window, context, limit, n_pending)
-        if self._options.gated:
-            paths = self._guesses.worth_while(paths, n_pending, window.n_paths)
-        else:
-            paths = paths[: window.n_paths if n_pending == 1 else 1]
-        draft = self._guesses.draft(paths, limit)
-        self._payoff.proposed(pass_shape(paths, n_pending))
-        return draft
+        return self._guesses.draft(self._chosen(paths, n_pending, window.n_paths), limit)
 
     def observe(self, verdict: Verdict) -> None:
-        """Calibrate the guesses by what came of them, and keep account of the time."""
-        self._payoff.observed(len(verdict.nodes), verdict.shared)
+        """Calibrate the guesses by what came of them."""
         self._guesses.learn(verdict)
-
-    def end(self, tokens: tuple[int, ...]) -> None:
-        """Maps do not learn; whether they pay is seen."""
-        self._payoff.end(len(tokens))
 
     def close(self) -> None:
         """Close the maps; from then on there are no drafts."""
@@ -141,7 +109,7 @@ class TokenMapDrafter(Drafter):
         sampled: Sequence[int] = context.sampled
         if self._beginnings is not None:
             sampled = self._beginnings.spaced([token for token in sampled if token < window.eot])
-        text = text_so_far(window.history, sampled, window.eot) if self._options.gated else ()
+        text = text_so_far(window.history, sampled, window.eot) if self._reads_on else ()
         sentence = sentence_so_far(sampled, window.eot, self._ends) if opening is None else ()
         limit -= opening is not None
         paths = self._best_key(sentence, text, limit, n_pending, window.n_paths)
@@ -173,19 +141,22 @@ class TokenMapDrafter(Drafter):
             guess = self._followed(map_, n, map_.candidate(numbers[0]), known, limit)
             if not guess.tokens:
                 continue
-            gain = self._gate.best_chain(self._guesses.believed(guess), n_pending)[1]
+            gain = self._guesses.best_length(guess, n_pending)[1]
             if best is None or gain > best_gain:
                 best, best_gain = (guess, map_, n, numbers, known), gain
             n_looked += 1
-            if n_looked == _ENOUGH_KEYS * len(self._maps) or not self._options.gated:
+            if n_looked == _ENOUGH_KEYS * len(self._maps):
                 break
         if best is None:
             return []
         guess, map_, n, numbers, known = best
         n_more = min(self._options.candidates, n_paths) if n_pending == 1 else 1
         others = [self._followed(map_, n, map_.candidate(number), known, limit) for number in numbers[1:n_more]]
-        found = [guess, *(other for other in others if other.tokens)]
-        return found if self._options.gated else self._merged(found)
+        return [guess, *(other for other in others if other.tokens)]
+
+    def _chosen(self, paths: list[Guess], n_pending: int, n_paths: int) -> list[Guess]:
+        """Of candidate paths what is expected to pay."""
+        return self._guesses.worth_while(paths, n_pending, n_paths)
 
     def _keys(
         self, sentence: tuple[int, ...], text: tuple[int, ...]
@@ -221,23 +192,6 @@ class TokenMapDrafter(Drafter):
             candidate = map_.candidate(numbers[0])
         return cut(guess, limit)
 
-    def _merged(self, guesses: list[Guess]) -> list[Guess]:
-        """The paper's merging: while candidates are too short for their number, two become what both begin with.
-
-        They are the two that begin alike for longest. The paper does not say what becomes of two that have nothing in
-        common: here the more frequent one stays as it is.
-        """
-        while len(guesses) > 1:
-            wanted = self._options.min_lengths[min(len(guesses), 3) - 2]
-            if min(len(guess.tokens) for guess in guesses) >= wanted:
-                break
-            pairs = itertools.combinations(range(len(guesses)), 2)
-            i, j = max(pairs, key=lambda pair: _alike(guesses[pair[0]], guesses[pair[1]]))
-            n_alike = _alike(guesses[i], guesses[j])
-            guesses[i] = cut(guesses[i], n_alike or len(guesses[i].tokens))
-            del guesses[j]
-        return guesses
-
 
 def _begun(guess: Guess, beginnings: Beginnings) -> Guess:
     """A guess at a window's first words, the first of them in the tokens that it has there."""
@@ -248,12 +202,6 @@ def _begun(guess: Guess, beginnings: Beginnings) -> Guess:
     n_there = len(tokens) - len(ids) + n
     confidences = [math.prod(guess.confidences[:n]), *[1.0] * (n_there - 1), *guess.confidences[n:]]
     return Guess(list(tokens), confidences, [*guess.classes[:1] * n_there, *guess.classes[n:]])
-
-
-def _alike(a: Guess, b: Guess) -> int:
-    """How many tokens two guesses begin with alike."""
-    pairs = zip(a.tokens, b.tokens, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a.tokens), len(b.tokens)))
 
 
 def text_so_far(history: Sequence[int], sampled: Sequence[int], eot: int) -> tuple[int, ...]:

@@ -277,7 +277,7 @@ def speculation_fields(
 
     `suspected_loops` counts windows; `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are
     parts of `decoder_s`; `calls_per_word` are passes for each of the `n_words`; `decoder_real_time_factor` is the time
-    in decoder and drafter by `duration_s`; `choice` says why auto chose its drafters; `share` of learning is of
+    in decoder and drafter by `duration_s`; `choice` says what was measured of each drafter; `share` of learning is of
     `total_s`. None where there is nothing to report.
     """
     spent_s = speculation.decoder_s + speculation.draft_s

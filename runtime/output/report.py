@@ -60,7 +60,7 @@ def statistics(info: TranscriptionInfo, duration_s: float) -> Iterator[str]:
         f"{counted['accepted']} accepted{rate}, {counted['bonus']} passes accepted whole"
     )
     if counted["choice"]:
-        yield f"{counted['drafter']} chose {counted['choice']}"
+        yield f"{counted['drafter']}: {counted['choice']}"
     if not counted["lossless"]:
         yield "drafts were accepted by a rule that may change the text"
     context = info.audio_context

@@ -7,9 +7,9 @@ row to guess from; with timestamps the text is expected to begin at 0 s there, w
 
 A pass runs paths of one length as batch rows, so a tree is the chain of all heads' best guesses, cut somewhere, and
 beside it paths in which one head takes another of its choices (Cai et al. 2024, Medusa, section 2.1.2). Of these trees
-the one with the largest expected gain over its rows is verified (`Gate`). Heads guess without knowing what the heads
+the one with the largest expected gain over its rows is verified (`Guesses`). Heads guess without knowing what the heads
 before them said, so their probabilities are calibrated by range, apart for the first head and the later ones, for best
-guesses, other choices, and guesses behind another choice. The clock decides whether heads are asked at all (`Payoff`).
+guesses, other choices, and guesses behind another choice.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, TargetModel, Verdict, WindowContext
-from ..decoding.payoff import Gate, Guess, Guesses, Payoff
+from ..decoding.payoff import Guess, Guesses
 from ..device import CostTable
-from ..drafters.registry import costs_of
+from ..drafters.registry import costs_of, weighed
 from ..engine.heads import HeadsPass
 from ..engine.session import Canceller
 from ..options import HEAD_KINDS, DrafterOptions
@@ -47,15 +47,12 @@ _MAX_HEADS = 20
 class HeadTrees:
     """The trees of one drafter; keep it for as long as the drafter.
 
-    gated: False gives the whole tree, whatever its rows cost. shape: rows and paths of the pass that verifies the last
-    tree.
+    gated: False gives the whole tree, whatever its rows cost.
     """
 
     def __init__(self, costs: CostTable, *, gated: bool) -> None:
-        self._gate = Gate(costs, max_scale=_MAX_SCALE)
-        self._guesses = Guesses(self._gate)
+        self._guesses = Guesses(costs, max_scale=_MAX_SCALE)
         self._gated = gated
-        self.shape = (1, 1)
 
     def another(self) -> HeadTrees:
         """Those of another text at the same time; both calibrate the same guesses."""
@@ -65,13 +62,12 @@ class HeadTrees:
 
     def share(self, n_texts: int, n_rows: int) -> None:
         """See `Drafter.share`."""
-        self._gate.share(n_texts, n_rows)
+        self._guesses.share(n_texts, n_rows)
 
     def grow(self, ids: NDArray[np.int64], probs: NDArray[np.float32], n_paths: int, budget: int) -> DraftTree:
         """The tree, at most `budget` nodes, of up to `n_paths` paths, for choices [n_heads, n_choices], best first."""
         choices, sure = ids[:budget].tolist(), probs[:budget].tolist()
         length, others = self._shape(sure, n_paths)
-        self.shape = _rows(length, 1 + len(others)), 1 + len(others)
         paths = [_path(choices, sure, length, *other) for other in [(length, 0), *others]] if length else []
         return self._guesses.draft(paths, budget)
 
@@ -81,7 +77,7 @@ class HeadTrees:
         It comes without a confidence: no head has seen it, and a rule that believes sure heads must not.
         """
         guess = Guess([token], [_AT_ONCE], ["opening"])
-        length, _ = self._gate.best_chain(self._guesses.believed(guess), n_pending)
+        length, _ = self._guesses.best_length(guess, n_pending)
         return DraftTree(self._guesses.draft([guess], length).tokens)
 
     def learn(self, verdict: Verdict) -> None:
@@ -90,7 +86,7 @@ class HeadTrees:
 
     def _shape(self, sure: list[list[float]], n_paths: int) -> tuple[int, list[tuple[int, int]]]:
         """The length of the tree's paths, and of each path beside the first its head and choice that differ."""
-        believed, gain = self._gate.believed, self._gate.gain
+        believed, gain = self._guesses.believed, self._guesses.gain
         best: tuple[int, list[tuple[int, int]]] = (0, [])
         best_gain = 0.0
         hopeless = _HOPELESS if self._gated else 0.0
@@ -167,8 +163,7 @@ class HeadsDrafter(Drafter):
 
     name: of the kind of heads; costs: the target's T(k); n_heads: the most that are used, the first ones; n_choices: of
     each head that are looked at, 1 for chains only; gated: False drafts whatever the heads give, as a tree of all the
-    paths that a pass can verify, which shows the fewest passes and not the least time; payoff: None asks the heads
-    whatever that takes here, and lets only rows decide.
+    paths that a pass can verify, which shows the fewest passes and not the least time.
     """
 
     def __init__(
@@ -180,44 +175,31 @@ class HeadsDrafter(Drafter):
         n_heads: int = _MAX_HEADS,
         n_choices: int = _CHOICES,
         gated: bool = True,
-        payoff: Payoff | None = None,
     ) -> None:
         self.name = name
         self._heads: Guessing | None = heads
         self._n_heads, self._n_choices = n_heads, n_choices
         self._trees = HeadTrees(costs, gated=gated)
         self._guesses_opening = gated
-        self._payoff = payoff or Payoff(costs, weighs=False)
         self._window: WindowContext | None = None
 
     has_heads = True
+    reads_hidden = True
 
     def another(self) -> HeadsDrafter:
-        """One that shares the heads' graph, what their guesses are worth, and the account."""
+        """One that shares the heads' graph, and what their guesses are worth."""
         twin = copy.copy(self)
         twin._heads = None if self._heads is None else self._heads.another()
-        twin._trees, twin._payoff = self._trees.another(), self._payoff.another()
+        twin._trees = self._trees.another()
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
         """Price rows as they are beside others."""
         self._trees.share(n_texts, n_rows)
-        self._payoff.share(n_texts, n_rows)
-
-    @property
-    def reads_hidden(self) -> bool:
-        """Whether the next window's hidden rows are wanted: to keep them takes time too."""
-        return self._payoff.is_due
-
-    @property
-    def rests(self) -> bool:
-        """Whether the heads are not asked in this window any more."""
-        return self._payoff.is_lost
 
     def begin(self, window: WindowContext) -> None:
         """A new text: the heads have seen nothing of it."""
         self._window = window
-        self._payoff.begin()
         if self._heads is not None:
             encoded = _encoded(window.features)
             self._heads.begin(encoded, window.n_heard(len(encoded)))
@@ -226,30 +208,19 @@ class HeadsDrafter(Drafter):
         """Return what the heads see behind the last decided token, as far as that is expected to pay."""
         window, heads, hidden = self._window, self._heads, context.hidden
         n_pending = len(context.prompt) + len(context.sampled) - context.position
-        if not self._payoff.ask(n_pending):
-            return NO_GUESS
         if window is None or heads is None or hidden is None:
             return NO_GUESS
         has_timestamps = window.has_times(context.prompt)
         if n_pending > 1 and has_timestamps and not context.sampled and budget and self._guesses_opening:
-            draft = self._trees.opening(window.timestamp_begin, n_pending)
-            self._payoff.proposed((n_pending + len(draft), 1))
-            return draft
+            return self._trees.opening(window.timestamp_begin, n_pending)
         if not len(hidden) or n_pending != 1:
             return NO_GUESS
         ids, probs = heads.guess(hidden, min(self._n_choices, window.n_vocab))
-        draft = self._trees.grow(ids[: self._n_heads], probs[: self._n_heads], window.n_paths, budget)
-        self._payoff.proposed(self._trees.shape)
-        return draft
+        return self._trees.grow(ids[: self._n_heads], probs[: self._n_heads], window.n_paths, budget)
 
     def observe(self, verdict: Verdict) -> None:
-        """Calibrate the heads by what came of their guesses, and keep account of the time."""
-        self._payoff.observed(len(verdict.nodes), verdict.shared)
+        """Calibrate the heads by what came of their guesses."""
         self._trees.learn(verdict)
-
-    def end(self, tokens: tuple[int, ...]) -> None:
-        """Heads do not learn; whether they pay is seen."""
-        self._payoff.end(len(tokens))
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return what the heads that are used see behind the last of the rows, for a beam that does not verify it."""
@@ -281,9 +252,9 @@ def make(target: TargetModel, options: DrafterOptions) -> Drafter:
     n_heads = _heads_wanted(str(options.lookahead), kind)
     heads = HeadsPass(bundle, kind, target.canceller or Canceller(), threads=target.threads)
     costs = costs_of(target)
-    if n_heads is None:
-        return HeadsDrafter(kind, heads, costs, payoff=Payoff(costs, weighs=target.weighs))
-    return HeadsDrafter(kind, heads, costs, n_heads=n_heads, gated=False)
+    if n_heads is not None:
+        return HeadsDrafter(kind, heads, costs, n_heads=n_heads, gated=False)
+    return weighed(HeadsDrafter(kind, heads, costs), target)
 
 
 def _heads_wanted(lookahead: str, kind: str) -> int | None:

@@ -81,13 +81,13 @@ WAYS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"temperature": 0.
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("name", ["ngram", "tokenmap", "mtp-latent", "draft", "cascade"])
+@pytest.mark.parametrize("name", ["ngram", "tokenmap", "mtp-latent", "draft", "auto"])
 def test_drafters_change_nothing(name: str, way: dict[str, Any], tmp_path: Path) -> None:
     drafter = named(name, tmp_path)
     try:
         drafted = decoded(drafter, **way)
         assert plain_fields(drafted) == plain_fields(decoded(**way))
-        assert drafted.speculation.evaluated or name in ("ngram", "cascade", "draft")
+        assert drafted.speculation.evaluated or name in ("ngram", "auto", "draft")
     finally:
         drafter.close()
 

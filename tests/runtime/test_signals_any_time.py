@@ -55,7 +55,7 @@ def test_a_signal_while_the_command_starts(number: int) -> None:
 
 @pytest.mark.stress
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("arguments", [[], ["--drafter", "cascade"], ["-f", "json", "-o"]], ids=str)
+@pytest.mark.parametrize("arguments", [[], ["--drafter", "auto"], ["-f", "json", "-o"]], ids=str)
 def test_signals_at_random_moments(number: int, arguments: list[str], tmp_path: Path) -> None:
     draw = random.Random(number + len(arguments))
     recording = str(samples()[0])

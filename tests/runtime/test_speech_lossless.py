@@ -84,14 +84,14 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("name", ["ngram", "mtp-latent", "draft", "cascade"])
+@pytest.mark.parametrize("name", ["ngram", "mtp-latent", "draft", "auto"])
 def test_drafters_change_nothing(name: str, way: dict[str, Any]) -> None:
     more = {"draft_model": bundle("int8", "draft en").path} if name == "draft" else {}
     drafter = named(name, **more)
     try:
         drafted = decoded(drafter, **way)
         assert plain_fields(drafted) == plain_fields(decoded(**way))
-        assert drafted.speculation.evaluated or name in ("ngram", "cascade")
+        assert drafted.speculation.evaluated or name in ("ngram", "auto")
     finally:
         drafter.close()
 

@@ -64,12 +64,12 @@ def fake_model(delay_s: float = 0.0) -> tuple[SlowEngine, Any]:
 
 
 def wav(path: Path | str, duration_s: float = 2.0) -> str:
-    """A file of silence; returns its name."""
+    """A file of a constant, which is no silence; returns its name."""
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(16_000)
-        file.writeframes(b"\0\0" * round(duration_s * 16_000))
+        file.writeframes(b"\0\1" * round(duration_s * 16_000))
     return str(path)
 
 

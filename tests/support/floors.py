@@ -41,7 +41,6 @@ _DOES = {
     "runtime/audio": "file to samples to log-mel",
     "runtime/decoding": "the loop: draft, verify, accept",
     "runtime/engine": "ONNX passes, KV cache",
-    "runtime/verdict.py": "what bench found here",
     "maps": "token maps, n-gram cache",
     "runtime/bundle": "a model on disk",
     "runtime/device.py": "CPU, T(k)",

@@ -30,7 +30,7 @@ FLOORS = (
     ("runtime/drafters", "runtime/output"),
     ("runtime/drafters/ctc", "runtime/drafters/draft", "runtime/longform"),
     ("runtime/audio", "runtime/decoding"),
-    ("runtime/engine", "runtime/verdict.py"),
+    ("runtime/engine",),
     ("maps", "runtime/bundle", "runtime/device.py"),
     ("models", "runtime/interrupt.py", "runtime/options.py", "runtime/text", "runtime/_specedge/files.py"),
     ("runtime/console.py", "runtime/registered.py", "runtime/_specedge/leftovers.py", "runtime/_specedge/errors.py"),

@@ -2,15 +2,15 @@
 
 A window is heard once: the head's posteriors become one hypothesis in the target's tokens (`lattice`), in which n-grams
 of token maps and of this run's text choose between spellings (`rescore`). It is drafted in chunks as long as they are
-expected to pay (`Gate`). Behind a correction the hypothesis is taken up again: at the same token if that comes up near
-by, else at the row up to which the tokens said since account for what was heard, else behind as many words; and the
-next words are rescored.
+expected to pay (`Guesses`). Behind a correction the hypothesis is taken up again: at the same token if that comes up
+near by, else at the row up to which the tokens said since account for what was heard, else behind as many words; the
+next words are rescored then.
 Timestamps are proposed where the head has sentences begin and end, near the letters heard; of a head that was not
 taught them, where `SegmentTimes` expects them.
 
 Attempts at one window share the hearing. Posteriors that are no probabilities, or hold nothing, give no draft but the
 timestamp that a window begins with. Behind a window without text hearing waits until a text has begun, so that silence
-is not heard. The clock decides which windows are heard at all (`Payoff`).
+is not heard.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from specedge.maps.token_map import TokenMap
 
 from ...bundle.bundle import Bundle
 from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ...decoding.payoff import Gate, Guess, Guesses, Payoff
+from ...decoding.payoff import Guess, Guesses
 from ...device import CostTable
 from ...engine.session import Canceller
 from ...text.beginnings import Beginnings
@@ -107,7 +107,7 @@ class CtcDrafter(Drafter):
 
     hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, None for the head alone;
     its cache learns from kept texts; resyncs: False gives a window up at its first correction, for comparison;
-    payoff: which windows are worth hearing, None for all; on_close: called once.
+    on_close: called once.
     """
 
     name = "ctc"
@@ -121,7 +121,6 @@ class CtcDrafter(Drafter):
         guide: Guide | None = None,
         options: SearchOptions | None = None,
         resyncs: bool = True,
-        payoff: Payoff | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self._hear: Callable[[Any], Posteriors] | None = hear
@@ -129,9 +128,7 @@ class CtcDrafter(Drafter):
         self._beginnings = Beginnings(tokenizer)
         self._search = None if guide is None else Search(tokenizer, guide, options)
         self._resyncs, self._on_close = resyncs, on_close
-        self._payoff = payoff or Payoff(costs, weighs=False)
-        self._gate = Gate(costs)
-        self._guesses = Guesses(self._gate)
+        self._guesses = Guesses(costs)
         self._times = SegmentTimes()
         self._window: WindowContext | None = None
         self._features: Any = None
@@ -151,25 +148,23 @@ class CtcDrafter(Drafter):
 
     @property
     def rests(self) -> bool:
-        """Whether this window gets no drafts any more: nothing was heard, or hearing or drafting does not pay."""
-        return self._is_over or self._hear is None or self._payoff.is_lost
+        """Whether this window gets no drafts any more, because nothing was heard."""
+        return self._is_over or self._hear is None
 
     def another(self) -> CtcDrafter:
-        """One that shares the head, the n-grams, what was learned of both, and the account."""
+        """One that shares the head, the n-grams, and what was learned of both."""
         twin = copy.copy(self)
-        twin._guesses, twin._payoff, twin._on_close = self._guesses.another(), self._payoff.another(), None
+        twin._guesses, twin._on_close = self._guesses.another(), None
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
         """Price rows as they are beside others."""
-        self._gate.share(n_texts, n_rows)
-        self._payoff.share(n_texts, n_rows)
+        self._guesses.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Start an attempt at a window; another one at the same window keeps what was heard."""
         self._window, self._is_over = window, False
         self._guesses.draft((), 0)  # nothing is proposed
-        self._payoff.begin()
         if window.features is not self._features:
             self._features, self._is_heard = window.features, False
             self._lattice, self._heard, self._moments = None, [], None
@@ -181,7 +176,7 @@ class CtcDrafter(Drafter):
         window = self._window
         self._guesses.draft((), 0)
         n_pending = len(context.prompt) + len(context.sampled) - context.position
-        if window is None or self.rests or not self._payoff.ask(n_pending):
+        if window is None or self.rests:
             return NO_GUESS
         if not self._is_heard and (not self._was_empty or window.has_text(context.sampled)):
             self._listen(window)
@@ -193,12 +188,10 @@ class CtcDrafter(Drafter):
             path = self._start(window, context)
         draft = self._guesses.draft(self._guesses.worth_while([path], n_pending, 1), limit)
         self._is_over = self._is_heard and self._lattice is None and not draft
-        self._payoff.proposed((n_pending + len(draft), 1))
         return draft
 
     def observe(self, verdict: Verdict) -> None:
-        """Calibrate the guesses, and what no n-gram knew, by what came of them; keep account of the time."""
-        self._payoff.observed(len(verdict.nodes), verdict.shared)
+        """Calibrate the guesses, and what no n-gram knew, by what came of them."""
         self._is_over = self._is_heard and self._lattice is None
         for class_, came_true in self._guesses.learn(verdict):
             if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
@@ -207,7 +200,6 @@ class CtcDrafter(Drafter):
     def end(self, tokens: tuple[int, ...]) -> None:
         """Teach the guide's cache the text of a window that was heard and whose text was kept."""
         window, learns = self._window, self._lattice is not None and not self.rests
-        self._payoff.end(len(tokens))
         self._was_empty = window is not None and not window.has_text(tokens)
         if window is None or self._guide is None or not tokens or not learns:
             return
@@ -490,7 +482,7 @@ def _usable(posteriors: Posteriors) -> NDArray[np.float32] | None:
 
 
 def _belief(heard: HeardToken) -> tuple[float, Hashable]:
-    """How sure a token is at first, and its class for the gate's experience."""
+    """How sure a token is at first, and its class for what came of such."""
     surely = 3 if heard.sure > 0.9 else 2 if heard.sure > 0.6 else 1 if heard.sure > 0.3 else 0
     first = _FIRST_BELIEFS[0 if heard.order < 0 else 2 if heard.order > 1 else 1]
     return first[surely], ("text", min(heard.order, 3), surely, heard.guided)
@@ -506,11 +498,8 @@ def open_ctc(
     caches: bool = True,
     options: SearchOptions | None = None,
     resyncs: bool = True,
-    weighs: bool = True,
 ) -> CtcDrafter:
     """Make the drafter over `bundle`'s head, which closes `maps`; with `caches`, texts of this run guide it too.
-
-    weighs: False hears and rescores every window, whatever that takes here.
 
     Raises BundleError for a head that is missing, broken, or of another encoder or other units.
     """
@@ -534,6 +523,5 @@ def open_ctc(
         guide=guide,
         options=options,
         resyncs=resyncs,
-        payoff=Payoff(costs, weighs=weighs),
         on_close=close,
     )

@@ -5,7 +5,7 @@ The draft decodes greedily at every temperature, unless told to draw, under its 
 target's prompt and text in its own ids (`translate`). In the first window, and behind one without text, it waits until
 a text has begun, so that silence is not heard. Its keys and values stay from draft to draft: rows of accepted
 tokens are not run again, rows of refused ones are forgotten (`engine.draft_model`). Attempts at a window share one
-hearing. `lookahead` says how long drafts are, `Payoff` whether there are any. A draft that learns has a `Student`.
+hearing. `lookahead` says how long drafts are. A draft that learns has a student (`papers.distill`).
 
 One draft model may serve several drafters, of other targets and in other threads. A drafter is used by one thread.
 """
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from ...bundle.manifest import SPEECH
 from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ...decoding.payoff import Payoff
 from ...decoding.rules import Logits, RuleSet
 from ...decoding.statistics import Learning
 from ...engine.draft_model import DraftModel, DraftText
@@ -41,7 +40,7 @@ class DraftModelDrafter(Drafter):
     """See the module.
 
     new_lookahead: makes the policy for greedy texts, and another for sampled ones, where drafts come true less often;
-    cost: of drafting a token, which learns from the clock; payoff: which windows are worth drafting for;
+    cost: of drafting a token, which learns from the clock; waits: before the first window, too, for a text to begin;
     target_encoder: the fingerprint of the target's encoder; rules_for: the draft's rules with timestamps and without;
     canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no counterpart;
     draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`;
@@ -58,17 +57,17 @@ class DraftModelDrafter(Drafter):
         translation: Translation,
         new_lookahead: Callable[[], Lookahead],
         cost: DraftCost,
-        payoff: Payoff,
         *,
         target_encoder: str,
         rules_for: Callable[[bool], RuleSet],
         canceller: Canceller | None = None,
         on_silent: Callable[[], None] | None = None,
+        waits: bool = True,
         draws: bool = False,
         student: Any = None,
     ) -> None:
         self._model: DraftModel | None = model
-        self.translation, self._cost, self._payoff = translation, cost, payoff
+        self.translation, self._cost = translation, cost
         self._lookaheads = (new_lookahead(), new_lookahead())
         self._lookahead = self._lookaheads[0]
         self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
@@ -83,7 +82,7 @@ class DraftModelDrafter(Drafter):
         self._confidences: list[float] = []
         self._signs: list[NDArray[np.float32]] = []
         self._n_sampled = 0
-        self._was_empty = payoff.weighs  # the last window; before the first one nobody knows
+        self._was_empty = waits  # the last window; before the first one nobody knows
         self._owns = True  # the translation
 
     @property
@@ -94,12 +93,7 @@ class DraftModelDrafter(Drafter):
     @property
     def rests(self) -> bool:
         """Whether nothing more is drafted in this window."""
-        return self._window is None or self._payoff.is_lost
-
-    @property
-    def has_drafts(self) -> bool:
-        """Whether there is a window to draft for."""
-        return self._window is not None
+        return self._window is None
 
     @property
     def learning(self) -> Learning | None:
@@ -110,13 +104,12 @@ class DraftModelDrafter(Drafter):
         """One that shares the draft model and all that is learned; each text has passes of its own in it."""
         twin = copy.copy(self)
         twin._text, twin._heard, twin._owns = None, _nobody, False
-        twin._payoff, twin._confidences, twin._signs = self._payoff.another(), [], []
+        twin._confidences, twin._signs = [], []
         twin.student = None if self.student is None else self.student.another()
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
         """Price rows as they are beside others."""
-        self._payoff.share(n_texts, n_rows)
         for lookahead in self._lookaheads:
             lookahead.share(n_texts, n_rows)
 
@@ -131,8 +124,7 @@ class DraftModelDrafter(Drafter):
             self.student.begin(window)
         self._n_sampled = 0
         self._lookahead = self._lookaheads[window.temperature > 0]
-        if not self._payoff.begin():
-            return
+        self._cost.plain_s = window.plain_s
         prompt = self._fitting(self.translation.prompt(window.prompt), window)
         if prompt is None:
             on_silent, self._on_silent = self._on_silent, None
@@ -147,8 +139,7 @@ class DraftModelDrafter(Drafter):
         window, model = self._window, self._model
         self._confidences, self._signs = [], []
         self._n_sampled = len(context.sampled)
-        n_pending = len(context.prompt) + len(context.sampled) - context.position
-        if window is None or model is None or not self._payoff.ask(n_pending):
+        if window is None or model is None:
             return NO_GUESS
         is_silent = self._was_empty and self._text is None and not window.has_text(context.sampled)
         limit = 0 if is_silent else min(self._lookahead.limit(), budget)
@@ -165,16 +156,14 @@ class DraftModelDrafter(Drafter):
                     self._draft(model, window, self.translation.text(context.sampled), reader, limit)
         tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
         self._signs = self._of_tokens(reader)[:limit]
-        self._payoff.proposed((n_pending + len(tokens), 1))
         return DraftTree(tokens, conf=self._confidences, drawn=reader.drawn[:limit] if self._draws else None)
 
     def observe(self, verdict: Verdict) -> None:
-        """Learn from what came of the draft, and keep account of the time."""
+        """Learn from what came of the draft."""
         n_before = self._n_sampled
         self._n_sampled = n_before + verdict.n_accepted + 1
         if self._window is None:
             return
-        self._payoff.observed(len(verdict.nodes), verdict.shared)
         if self.student is not None:
             self.student.observe(verdict, n_before)
         refused = verdict.rejected is not None
@@ -186,7 +175,6 @@ class DraftModelDrafter(Drafter):
         if self.student is not None and self._model is not None:
             with self._model.working_for(self._canceller):
                 self.student.end(tokens, self._lookahead.train)
-        self._payoff.end(len(tokens))
         self._was_empty = self._window is None or not self._window.has_text(tokens)
         self._lookahead.end()
         if tokens:

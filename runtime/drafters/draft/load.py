@@ -19,7 +19,6 @@ from ...bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
 from ...bundle.manifest import DRAFT_FOLDER, Manifest, check_fit, graph_bytes, is_larger
 from ...console import warn
 from ...decoding.drafter import Drafter, EmptyDrafter
-from ...decoding.payoff import Payoff
 from ...decoding.presets import window_rules
 from ...device import CostTable, free_bytes
 from ...engine.draft_model import DraftModel, load_draft
@@ -64,9 +63,8 @@ def open_draft(
             model.warm(encoder_fingerprint(target.manifest))
     except (ResourceError, MemoryError) as error:
         return _without(manifest, str(error))
-    payoff = Payoff(rows, weighs=drafted.weighs and options.lookahead in WEIGHED)
     # A pass reads the decoder's weights, so their bytes are the first guess of what a token of the draft takes.
-    cost = DraftCost(model.pass_bytes / graph_bytes(target.manifest, "decoder"), payoff)
+    cost = DraftCost(model.pass_bytes / graph_bytes(target.manifest, "decoder"))
     translation = translation_between(model, target, options)
     with model.working_for(drafted.canceller):
         model.add_to_shortlist([mine for token in expected for mine in translation.text([token])])
@@ -75,12 +73,12 @@ def open_draft(
         translation,
         lambda: make_lookahead(str(options.lookahead), rows, cost),
         cost,
-        payoff,
         target_encoder=encoder_fingerprint(target.manifest),
         rules_for=lambda timestamps: window_rules(
             TranscribeOptions(without_timestamps=not timestamps), manifest, bundle.tokenizer
         ),
         canceller=drafted.canceller,
+        waits=drafted.weighs and options.lookahead in WEIGHED,
         draws=drafted.draws,
         student=find("learning", "student")(model, target, translation, options) if options.learn else None,
         on_silent=lambda: log.warning(

@@ -8,8 +8,7 @@
     joint       the same, where the head learns as often as a draft that learns, from what is new
 
 Each of them is asked how many at most (`limit`), then after every token whether to go on (`goes_on`), and told what
-came of it (`learn`). With `cost`, `adaptive` and `joint` the drafter also keeps account of whether drafting pays at all
-(`Payoff`); the others draft always.
+came of it (`learn`). With `cost`, `adaptive` and `joint` drafts are made where they pay; with the others, always.
 
 All but the first two are of papers, and found by name (`papers.lookahead`).
 """
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import UsageError
 
-from ...decoding.payoff import Gate, Payoff
+from ...decoding.payoff import Guesses
 from ...device import CostTable
 from ...registered import find, names
 
@@ -44,18 +43,21 @@ _NO_SIGNS: Sequence[Signs] = ()
 
 
 class DraftCost:
-    """What drafting one token takes, in plain passes of the target: measured where `payoff` weighs, else `first`."""
+    """What drafting one token takes, in plain passes of the target: `first` until a plain pass was measured.
 
-    def __init__(self, first: float, payoff: Payoff) -> None:
+    plain_s: the time of a plain pass, seconds, infinite where it is not known.
+    """
+
+    def __init__(self, first: float) -> None:
         self.value = first
-        self._payoff = payoff
+        self.plain_s = math.inf
         self._seconds = deque[float](maxlen=_N_TIMES)
 
     def saw(self, seconds: float) -> None:
         """One token was drafted in this time."""
         self._seconds.append(seconds)
-        if self._payoff.weighs and len(self._seconds) >= _ENOUGH and math.isfinite(self._payoff.plain.seconds):
-            self.value = statistics.median(self._seconds) / self._payoff.plain.seconds
+        if len(self._seconds) >= _ENOUGH and math.isfinite(self.plain_s):
+            self.value = statistics.median(self._seconds) / self.plain_s
 
 
 class Lookahead:
@@ -105,7 +107,7 @@ class CostOptimal(Lookahead):
         super().__init__(_LONGEST)
         self._rows, self._cost = rows, cost
         self._alone = rows
-        self._gate = Gate(rows)
+        self._guesses = Guesses(rows)
         self._came, self._tried = _PRIOR * _PRIOR_RATE, _PRIOR
         self._lengths: dict[tuple[float, float], int] = {}  # asked before every pass, and seldom another answer
 
@@ -117,7 +119,7 @@ class CostOptimal(Lookahead):
     def share(self, n_texts: int, n_rows: int) -> None:
         """Price rows as they are beside others."""
         self._rows = self._alone.beside(n_texts, n_rows)
-        self._gate.share(n_texts, n_rows)
+        self._guesses.share(n_texts, n_rows)
         self._lengths = {}
 
     def limit(self) -> int:
@@ -131,7 +133,7 @@ class CostOptimal(Lookahead):
         """Whether the next token is worth a pass of the draft and a row of the target, as far as can be said."""
         reached = 1.0
         for confidence in confidences:
-            reached *= self._gate.believed(confidence, "draft")
+            reached *= self._guesses.believed(confidence, "draft")
         n = len(confidences)
         more = self._rows.cost(n + 2) - self._rows.cost(n + 1)
         return reached * self.rate > self._cost.value + more
@@ -144,7 +146,7 @@ class CostOptimal(Lookahead):
             came = depth < n_accepted
             self._came = self._came * _FADE + came
             self._tried = self._tried * _FADE + 1.0
-            self._gate.learn(confidence, "draft", accepted=came)
+            self._guesses.count(confidence, "draft", accepted=came)
 
 
 def make_lookahead(said: str, rows: CostTable, cost: DraftCost) -> Lookahead:

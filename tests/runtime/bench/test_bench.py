@@ -18,13 +18,13 @@ from specedge.runtime.bench.measure import Findings, Peak, Plan, can_measure, pe
 from specedge.runtime.bench.page import to_html
 from specedge.runtime.bench.provider import provider_worth
 from specedge.runtime.bench.report import remarks, table, to_json
+from specedge.runtime.bench.verdict import Spread, load_verdict, verdict_path
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.console import warn
 from specedge.runtime.device import Profile, save_profile
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.verdict import Spread, load_verdict, verdict_path
 from support.exported import bundle as exported_bundle
 from support.fake_cli import SPECIAL, fake_model, wav
 from support.fake_engine import Script, ScriptedEngine, words
@@ -181,7 +181,7 @@ def test_the_command_ends_with_json_and_keeps_its_verdict(
     lines, err = run(capsys, *args)
     (line,) = lines  # into a pipe the output is JSON alone
     found = json.loads(line)
-    assert found["benchmark"] == "specedge bench" and list(found["drafters"]) == ["none", "ngram", "cascade"]
+    assert found["benchmark"] == "specedge bench" and list(found["drafters"]) == ["none", "ngram"]
     assert found["drafters"]["ngram"]["word_error_rate"] == pytest.approx(1 / 8) and found["lossless"] is True
     assert 0 < found["drafters"]["ngram"]["character_error_rate"] < 1
     assert found["drafters"]["none"]["decoder_speed_up"] == [1.0, 1.0, 1.0] and found["budget_s"] == 99
@@ -206,7 +206,7 @@ def test_a_terminal_gets_a_table_that_fits_and_no_json(
     assert kept is not None and lines[-1] == kept.words() and not any(line.startswith("{") for line in lines)
     (head,) = [line for line in lines if line.startswith("drafter")]
     assert head.split() == ["drafter", "decoder", "end", "to", "end", "tok/pass", "accepted", "text"]
-    assert {line.split()[0] for line in lines[3:6]} == {"none", "ngram", "cascade"}
+    assert {line.split()[0] for line in lines[3:5]} == {"none", "ngram"}
     lines, err = run(capsys, *args, "--json")
     assert json.loads(lines[-1])["kept_in"] and len(lines) == 1 and head.split()[0] in err
 
@@ -263,15 +263,15 @@ def test_another_text_ends_with_code_1(
     [
         (["-"], "read several times"),
         (["--drafters", "oracle"], "--drafters oracle: expected some of none, "),
-        (["--drafters", "ctc"], "--drafters ctc: micro <1> has none, ngram, cascade; "),
+        (["--drafters", "ctc"], "--drafters ctc: micro <1> has none, ngram; "),
         (["--reference", "a.wav", "--reference", "a.wav"], "got 2 for 1 inputs"),
         (
             ["--drafters", "ngram", "--draft-model", "tiny"],
-            "--draft-model has no effect without draft or cascade or auto",
+            "--draft-model has no effect without draft or auto",
         ),
         (
             ["--drafters", "ngram", "--token-map", "x.tmap"],
-            "--token-map has no effect without tokenmap or ctc or draft or cascade or auto",
+            "--token-map has no effect without tokenmap or ctc or draft or auto",
         ),
     ],
 )

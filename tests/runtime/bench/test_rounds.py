@@ -10,9 +10,9 @@ import pytest
 
 from specedge.errors import UsageError
 from specedge.runtime.bench.rounds import WARM_UP, Heard, Rounds, Timer, measure_rounds, turned
+from specedge.runtime.bench.verdict import Spread
 from specedge.runtime.decoding.statistics import Speculation
 from specedge.runtime.longform.segments import Segment
-from specedge.runtime.verdict import Spread
 
 NAMES = ("none", "a", "b")
 

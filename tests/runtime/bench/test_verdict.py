@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from specedge.runtime.bench.verdict import BenchVerdict, Spread, choose, load_verdict, save_verdict, verdict_path
 from specedge.runtime.device import profile_path
-from specedge.runtime.verdict import BenchVerdict, Spread, choose, load_verdict, save_verdict, verdict_path
 
 VERDICT = BenchVerdict(
     threads=2, drafter="draft", decoder_speed_up=2.1, least=2.0, greatest=2.2, end_to_end=1.4, near=("ctc",),

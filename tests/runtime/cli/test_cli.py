@@ -177,7 +177,7 @@ LINES: list[tuple[list[str], int, str]] = [
     (
         ["transcribe", "a.wav", "--drafter", "none", "--token-map", "x.tmap"],
         2,
-        "--token-map: the drafter none reads no token maps; use tokenmap, ctc, draft, cascade or auto",
+        "--token-map: the drafter none reads no token maps; use tokenmap, ctc, draft or auto",
     ),
     (["transcribe", "a.wav", "--best-of", "0"], 2, "--best-of: got 0, expected 1 to 64"),
     (

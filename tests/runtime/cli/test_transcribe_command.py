@@ -398,7 +398,7 @@ def test_maps_need_a_drafter_that_reads_them(
 ) -> None:
     says(spoken(0.0, " the"))
     _, err = run(capsys, wav("a.wav"), "--drafter", "none", "--token-map", "a.tmap", code=2)
-    assert err.endswith("the drafter none reads no token maps; use tokenmap, ctc, draft, cascade or auto\n")
+    assert err.endswith("the drafter none reads no token maps; use tokenmap, ctc, draft or auto\n")
 
 
 # ---- voice activity and models --------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_a_busy_machine_is_measured_once_more_and_then_refused(
 ) -> None:
     made = engine()
     monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads, encoder_provider: made)
-    monkeypatch.setattr("specedge.runtime.cli.doctor.open_model", lambda name: made.bundle)
+    monkeypatch.setattr("specedge.runtime.cli.options.ModelOptions.open", lambda asked: made.bundle)
     path = profile_path(made.bundle.digest, PROFILE.threads)
 
     def calibrated(*scatters: float, args: tuple[str, ...] = ()) -> int:
@@ -159,7 +159,7 @@ def test_a_profile_belongs_to_what_the_encoder_runs_on(tmp_path: Path, monkeypat
     made = SimpleNamespace(encoder_provider="openvino 1 (a CPU)", interruptible=nullcontext)
     opened = bundle()
     monkeypatch.setattr("specedge.runtime.engine.speech.open_engine", lambda bundle, threads, encoder_provider: made)
-    monkeypatch.setattr("specedge.runtime.cli.doctor.open_model", lambda name: opened)
+    monkeypatch.setattr("specedge.runtime.cli.options.ModelOptions.open", lambda asked: opened)
     monkeypatch.setattr("specedge.runtime.engine.calibrate.measure", lambda engine, on_progress: PROFILE)
     assert main(["calibrate", "--encoder-provider", "openvino"]) == 0
     assert load_profile(opened.behind("openvino 1 (a CPU)").digest, PROFILE.threads) == PROFILE

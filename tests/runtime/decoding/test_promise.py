@@ -235,7 +235,7 @@ def test_no_drafter_drafts_unasked(cache: Path, forgetful: None, caplog: pytest.
     target = TargetModel(opened, threads=1, engine=Engine(opened, threads=1, cache=False))
     assert isinstance(make_drafter("auto", target), EmptyDrafter)
     assert [record.getMessage().count("drafting is off") for record in caplog.records] == [1]
-    for drafter in ("ngram", "cascade", NgramDrafter.__new__(NgramDrafter)):
+    for drafter in ("ngram", NgramDrafter.__new__(NgramDrafter)):
         with pytest.raises(ExactnessError, match="drafts could change the text.*--allow-inexact"):
             make_drafter(drafter, target)
     assert isinstance(make_drafter("none", target), EmptyDrafter)

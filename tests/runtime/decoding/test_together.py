@@ -16,7 +16,7 @@ from specedge.runtime.decoding.decode import WindowResult, decode_window, decodi
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Guard
 from specedge.runtime.decoding.passes import Decoding, Together, alone, run, together
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
-from specedge.runtime.drafters.cascade import CascadeDrafter
+from specedge.runtime.drafters.auto import AutoDrafter
 from specedge.runtime.drafters.earlier import EarlierDrafter
 from specedge.runtime.drafters.ngram import NgramDrafter
 from support.drafting import Plan, Scripted, draft_plans, plain_fields
@@ -60,7 +60,7 @@ def test_each_text_is_the_one_it_is_alone(
     def drafter(number: int) -> Drafter:
         truth = [*expected[number].tokens, SPECIAL.eot]
         made = Scripted(lambda context, budget: plans[number](truth, context, budget))
-        return CascadeDrafter([NgramDrafter(FREE), EarlierDrafter(FREE), made], DEFAULT_COSTS) if learns else made
+        return AutoDrafter([NgramDrafter(FREE), made], DEFAULT_COSTS, earlier=EarlierDrafter(FREE)) if learns else made
 
     engine.n_passes = 0
     guards = [Guard(drafter(i)) for i in range(len(ways))]
@@ -80,14 +80,14 @@ def test_each_text_is_the_one_it_is_alone(
     )
 
 
-@pytest.mark.parametrize("kind", ["ngram", "earlier", "cascade"])
+@pytest.mark.parametrize("kind", ["ngram", "earlier", "auto"])
 @pytest.mark.parametrize("n_texts", [2, 5])
 def test_drafters_made_of_one_draft_for_several_texts_and_learn_from_all(kind: str, n_texts: int) -> None:
     engine, chosen = engine_of(eot_bias=-50.0), options(timestamps=False)
     first: Drafter = {
         "ngram": lambda: NgramDrafter(FREE),
         "earlier": lambda: EarlierDrafter(FREE),
-        "cascade": lambda: CascadeDrafter([NgramDrafter(FREE), EarlierDrafter(FREE)], FREE),
+        "auto": lambda: AutoDrafter([NgramDrafter(FREE)], FREE, earlier=EarlierDrafter(FREE), weighs=False),
     }[kind]()
     others = [first.another() for _ in range(n_texts - 1)]
     assert None not in others

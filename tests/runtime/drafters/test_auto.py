@@ -1,10 +1,11 @@
-"""`auto`: what it begins with, and that what was measured over whole windows decides from then on."""
+"""Whether drafting pays: what was measured over whole windows decides, and what does not pay costs next to nothing."""
 
 from __future__ import annotations
 
 import logging
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,81 +16,29 @@ from hypothesis import strategies as st
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Guard, WindowContext
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.device import CostTable, Profile
-from specedge.runtime.drafters.auto import AutoDrafter, Trials, choose, quickest_threads
+from specedge.runtime.device import DEFAULT_COSTS, CostTable
+from specedge.runtime.drafters.auto import PLAIN, Account, AutoDrafter
 from specedge.runtime.drafters.earlier import EarlierDrafter
 from specedge.runtime.drafters.ngram import NgramDrafter
-from specedge.runtime.verdict import PLAIN, BenchVerdict
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, verdict_on
 from support.fake_engine import HashEngine, special_tokens
 
 ABLE = ("ctc", "mtp-latent", "tokenmap")
-FLAT = {1: 1.0, 2: 1.0, 8: 1.2, 32: 1.6}
 FREE = CostTable((1, 64), (1.0, 1.0))
 SPECIAL = special_tokens(n_timestamps=31)
 PROMPT = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
 WINDOW = WindowContext(features=None, prompt=(1, 2), n_vocab=500, n_sample=200, eot=400, timestamp_begin=401, n_paths=3)
 
 
-# ---- what it begins with -----------------------------------------------------------------------------------------
-
-
-def profile(one_s: float, relative: dict[int, float], encode_s: float, threads: int = 2) -> Profile:
-    pass_s = {n_rows: one_s * cost for n_rows, cost in relative.items()}
-    return Profile(threads=threads, pass_s=pass_s, encode_s=encode_s, rounds=5)
-
-
-def test_it_is_all_that_is_given() -> None:
-    choice = choose(ABLE, threads=2, profiles={2: profile(0.03, FLAT, 0.9)})
-    assert choice.candidates == ABLE and choice.speed_up is None
-    assert choice.reason == "the quickest of ctc, mtp-latent, tokenmap, no drafter, window by window; 2 threads"
-
-
-def test_without_a_profile_the_reason_says_so() -> None:
-    choice = choose(ABLE, threads=2, profiles={})
-    assert "(not calibrated; run `specedge calibrate`)" in choice.reason and "\n" not in choice.reason
-
-
-@pytest.mark.parametrize(
-    ("found", "candidates", "said"),
-    [
-        ("tokenmap", ("tokenmap", "ctc", "mtp-latent"), "tokenmap, which `specedge bench` found 1.40 times plain"),
-        (PLAIN, (PLAIN, *ABLE), "no drafter, since `specedge bench` found none quicker"),
-        ("draft", ABLE, "the quickest of ctc, "),  # a draft model that is not given now
-    ],
-)
-def test_it_begins_with_what_bench_found(found: str, candidates: tuple[str, ...], said: str) -> None:
-    verdict = BenchVerdict(threads=2, drafter=found, decoder_speed_up=1.4, rounds=5, audio_s=10.0)
-    choice = choose(ABLE, threads=2, profiles={}, verdict=verdict)
-    assert choice.candidates == candidates and choice.reason.startswith(said)
-    assert choice.speed_up == (None if found == "draft" else 1.4)
-
-
-def test_a_verdict_over_other_maps_is_none() -> None:
-    verdict = BenchVerdict(threads=2, drafter="tokenmap", decoder_speed_up=1.4, token_maps=("/a.tmap",))
-    with_maps = replace(verdict, token_maps=("/b.tmap",))
-    for one, maps, is_followed in ((verdict, ["/a.tmap"], True), (with_maps, ["/a.tmap"], False)):
-        choice = choose(ABLE, threads=2, profiles={}, verdict=one, token_maps=maps)
-        assert (choice.candidates[0] == "tokenmap") is is_followed
-
-
-def test_the_quickest_of_the_calibrated_threads() -> None:
-    one, four = profile(0.02, FLAT, 0.5, threads=1), profile(0.01, FLAT, 0.2, threads=4)
-    assert quickest_threads({}) is None and quickest_threads({1: one}) is None
-    assert quickest_threads({1: one, 4: four}) == 4
-    choice = choose(ABLE, threads=4, profiles={1: one, 4: four})
-    assert choice.reason.endswith("4 threads, the quickest of 1, 4")
-
-
 # ---- who gets the next window ------------------------------------------------------------------------------------
 
 
-def played(trials: Trials, takes: dict[str, float], n_windows: int, n_tokens: int = 16) -> list[str]:
+def played(account: Account, takes: dict[str, float], n_windows: int, n_tokens: int = 16) -> list[str]:
     """Who had each window, where each candidate takes so many plain passes a token; plain decoding takes one."""
     had = []
     for _ in range(n_windows):
-        name = trials.pick([*takes])
-        trials.book(name, ({PLAIN: 1.0} | takes)[name] * n_tokens, n_tokens)
+        name = account.pick([*takes])
+        account.book(name, ({PLAIN: 1.0} | takes)[name] * n_tokens, n_tokens)
         had.append(name)
     return had
 
@@ -108,72 +57,63 @@ NOTHING_HELPS = {"ctc": 1.2, "mtp-latent": 1.15, "tokenmap": 1.05}
 
 @pytest.mark.parametrize("takes", [KNOWN_VOICE, ODD_VOICE, OTHER_VOICE])
 def test_the_quickest_gets_nearly_all_windows(takes: dict[str, float]) -> None:
-    had = played(Trials(ABLE), takes, 60)
+    had = played(Account(ABLE), takes, 60)
     assert had[0] == "ctc" and spent(had, takes) < 1.05
 
 
 def test_where_the_first_is_quick_the_others_wait() -> None:
-    assert set(played(Trials(ABLE), KNOWN_VOICE, 10)) == {"ctc"}
-    assert set(played(Trials(ABLE), KNOWN_VOICE, 200)) == set(ABLE)
+    assert set(played(Account(ABLE), KNOWN_VOICE, 10)) == {"ctc"}
+    assert set(played(Account(ABLE), KNOWN_VOICE, 200)) == set(ABLE)
 
 
 def test_a_candidate_that_is_slow_is_dropped_after_its_first_window() -> None:
-    had = played(Trials(ABLE), OTHER_VOICE, 20)
+    had = played(Account(ABLE), OTHER_VOICE, 20)
     assert had[:3] == ["ctc", "mtp-latent", "tokenmap"] and spent(had, OTHER_VOICE) < 1.1
 
 
 def test_one_sentence_at_which_the_first_fails_is_no_verdict() -> None:
-    trials = Trials(ABLE)
-    trials.book(trials.pick(ABLE), 11.5, 13)
-    assert played(trials, KNOWN_VOICE, 20).count("ctc") == 20
+    account = Account(ABLE)
+    account.book(account.pick(ABLE), 11.5, 13)
+    assert played(account, KNOWN_VOICE, 20).count("ctc") == 20
 
 
 def test_one_sentence_at_which_it_fails_does_not_put_a_candidate_aside() -> None:
-    trials = Trials(ABLE)
-    played(trials, KNOWN_VOICE, 4)
-    trials.book(trials.pick(ABLE), 13.0, 16)
-    assert played(trials, KNOWN_VOICE, 20).count("ctc") == 20
+    account = Account(ABLE)
+    played(account, KNOWN_VOICE, 4)
+    account.book(account.pick(ABLE), 13.0, 16)
+    assert played(account, KNOWN_VOICE, 20).count("ctc") == 20
 
 
 def test_where_nothing_helps_it_is_as_quick_as_plain_decoding() -> None:
-    had = played(Trials(ABLE), NOTHING_HELPS, 100)
+    had = played(Account(ABLE), NOTHING_HELPS, 100)
     assert set(had[:3]) == set(ABLE) and spent(had[3:], NOTHING_HELPS) < 1.035
 
 
 def test_a_change_of_voice_is_followed() -> None:
-    trials = Trials(ABLE)
-    played(trials, KNOWN_VOICE, 40)
-    assert "tokenmap" in played(trials, OTHER_VOICE, 8)[-4:]
-    assert played(trials, OTHER_VOICE, 40).count("tokenmap") > 30
-    back = played(trials, KNOWN_VOICE, 60)
+    account = Account(ABLE)
+    played(account, KNOWN_VOICE, 40)
+    assert "tokenmap" in played(account, OTHER_VOICE, 8)[-4:]
+    assert played(account, OTHER_VOICE, 40).count("tokenmap") > 30
+    back = played(account, KNOWN_VOICE, 60)
     assert back[-20:].count("ctc") > 15
 
 
-def test_a_verdict_is_believed_until_windows_say_otherwise() -> None:
-    takes = {"tokenmap": 0.7, "ctc": 0.75, "mtp-latent": 0.9}
-    had = played(Trials(("tokenmap", "ctc", "mtp-latent"), 1.4), takes, 12)
-    assert had[0] == "tokenmap" and had.count("tokenmap") >= 10
-    assert played(Trials((PLAIN, *ABLE), 1.0), NOTHING_HELPS, 8) == [PLAIN] * 8
-    assert played(Trials((PLAIN, *ABLE), 1.0), KNOWN_VOICE, 60)[-20:].count("ctc") > 15
-
-
 def test_a_window_that_another_program_held_up_is_no_verdict() -> None:
-    trials = Trials(ABLE)
-    played(trials, KNOWN_VOICE, 5)
-    trials.book("ctc", 1000.0, 16)
-    assert played(trials, KNOWN_VOICE, 30)[-8:].count("ctc") > 5
+    account = Account(ABLE)
+    played(account, KNOWN_VOICE, 5)
+    account.book("ctc", 1000.0, 16)
+    assert played(account, KNOWN_VOICE, 30)[-8:].count("ctc") > 5
 
 
 def test_without_candidates_it_is_plain_decoding() -> None:
-    assert Trials(()).pick(()) == PLAIN and Trials(ABLE).pick(()) == PLAIN
+    assert Account(()).pick(()) == PLAIN and Account(ABLE).pick(()) == PLAIN
 
 
 # ---- at work -----------------------------------------------------------------------------------------------------
 
 
-def auto(*drafters: Drafter, weighs: bool = True, reason: str = "") -> AutoDrafter:
-    trials = Trials([drafter.name for drafter in drafters])
-    return AutoDrafter(drafters, FREE, earlier=EarlierDrafter(FREE), trials=trials, reason=reason, weighs=weighs)
+def auto(*drafters: Drafter, weighs: bool = True, costs: CostTable = FREE) -> AutoDrafter:
+    return AutoDrafter(drafters, costs, earlier=EarlierDrafter(costs), weighs=weighs)
 
 
 class Timed(Drafter):
@@ -188,12 +128,6 @@ class Timed(Drafter):
         self.n_asked += 1
         n = len(context.sampled)
         return DraftTree([*range(n, n + self.n_right), 499])
-
-
-class Late(Timed):
-    """One that needs the text alone."""
-
-    joins_late = True
 
 
 def windows(drafter: AutoDrafter, clock: list[float], n_windows: int, n_tokens: int = 24) -> tuple[float, list[str]]:
@@ -242,7 +176,7 @@ def test_a_long_prompt_is_no_candidates_fault(clock: list[float]) -> None:
     """Audio of a speech LLM is rows of the prompt, which take as long as many tokens."""
     costs = CostTable((1, 8, 64), (1.0, 1.2, 40.0))
     quick, prompt = Timed("quick", clock, 0.0001, 2), tuple(range(64))
-    drafter = AutoDrafter([quick], costs, earlier=EarlierDrafter(costs), trials=Trials(["quick"]))
+    drafter = auto(quick, costs=costs)
     for _ in range(20):
         drafter.begin(replace(WINDOW, prompt=prompt))
         n = 0
@@ -263,18 +197,6 @@ def test_a_window_that_loses_too_much_is_finished_without_drafts(clock: list[flo
     assert slow.n_asked < 5 and share < 1.1
 
 
-def test_who_needs_the_text_alone_relieves_a_candidate_that_loses(clock: list[float]) -> None:
-    slow, text = Timed("slow", clock, 0.002, 0), Late("text", clock, 0.0001, 3)
-    share, who = windows(auto(slow, text), clock, 1, n_tokens=100)
-    assert who == ["slow+text"] and slow.n_asked < 5 and share < 0.4
-
-
-def test_a_relief_that_loses_is_the_last(clock: list[float]) -> None:
-    slow, text = Timed("slow", clock, 0.002, 0), Late("text", clock, 0.002, 0)
-    share, _ = windows(auto(slow, text), clock, 1, n_tokens=100)
-    assert text.n_asked < 5 and share < 1.12
-
-
 def test_a_drafter_that_becomes_good_is_found(clock: list[float]) -> None:
     drafter = auto(first := Timed("first", clock, 0.0001, 0), Timed("second", clock, 0.0001, 1))
     _, who = windows(drafter, clock, 20)
@@ -285,11 +207,15 @@ def test_a_drafter_that_becomes_good_is_found(clock: list[float]) -> None:
     assert who.count("first") > 17
 
 
-def test_what_was_learned_is_said(clock: list[float]) -> None:
-    drafter = auto(Timed("quick", clock, 0.0, 1), reason="the quickest, for a test")
-    assert Guard(drafter).choice == "the quickest, for a test"
+def test_it_says_what_it_measured_of_each_candidate(clock: list[float]) -> None:
+    slow, quick = Timed("slow", clock, 0.004, 1), Timed("quick", clock, 0.0, 1)
+    drafter = auto(slow, quick)
+    assert Guard(drafter).choice == "not measured yet: slow, quick"
+    windows(drafter, clock, 1)
+    assert Guard(drafter).choice.startswith("slow is 0.")
+    assert Guard(drafter).choice.endswith(", so it drafts only now and then, as a trial; not measured yet: quick")
     windows(drafter, clock, 3)
-    assert Guard(drafter).choice.startswith("the quickest, for a test; measured: quick 1.")
+    assert Guard(drafter).choice.startswith("quick is 1.") and "; slow is 0." in Guard(drafter).choice
 
 
 def test_unweighed_every_candidate_has_its_turn(clock: list[float]) -> None:
@@ -314,6 +240,119 @@ def test_who_learns_from_any_text_hears_every_window(clock: list[float]) -> None
     learner.begin(WINDOW)
     found = learner.propose(DraftContext(prompt=(1, 2), sampled=(5, 6), position=3), 8)
     assert list(found.tokens)[:1] == [7]
+
+
+class Played:
+    """Windows over a drafter that drafts 3 tokens at a time, each of which is right with probability `rate`.
+
+    Times are in plain passes. draft_s: of a draft, window_s: more of the first one in a window; drafted_s: of a pass
+    over a draft, whatever T(k) says; speed: of the machine, by the window.
+    """
+
+    def __init__(
+        self,
+        clock: list[float],
+        *,
+        rate: float,
+        draft_s: float = 0.05,
+        window_s: float = 1.0,
+        drafted_s: float = 1.2,
+        costs: CostTable = DEFAULT_COSTS,
+        speed: Callable[[int], float] = lambda at: 1.0,
+    ) -> None:
+        self.clock, self.rate, self.draft_s, self.window_s, self.drafted_s = clock, rate, draft_s, window_s, drafted_s
+        self.speed, self.rng = speed, random.Random(3)
+        self.drafter = AutoDrafter([Scripted(self._draft, name="one")], costs, name="one")
+        self.n_windows = self.n_drafts = 0
+
+    def _draft(self, context: DraftContext, budget: int) -> DraftTree:
+        self.clock[0] += self.speed(self.n_windows - 1) * (self.draft_s + self.window_s * (not self.n_drafts))
+        self.n_drafts += 1
+        n_right = next((n for n in range(3) if self.rng.random() >= self.rate), 3)
+        n = len(context.sampled)
+        return DraftTree([*range(n, n + n_right), *[499] * (3 - n_right)])
+
+    def window(self, n_tokens: int, n_prompt: int = 4) -> tuple[float, int]:
+        """The time of a window, as a share of a plain one, and the number of drafts in it."""
+        slow = self.speed(self.n_windows)
+        self.n_windows, self.n_drafts = self.n_windows + 1, 0
+        started, n, prompt = self.clock[0], 0, tuple(range(n_prompt))
+        self.drafter.begin(replace(WINDOW, prompt=prompt))
+        while n <= n_tokens:
+            position = n_prompt + n - 1 if n else 0
+            ids = list(
+                self.drafter.propose(DraftContext(prompt=prompt, sampled=(0,) * n, position=position), 20).tokens
+            )
+            self.clock[0] += slow * (self.drafted_s if ids else 1.0)
+            verdict = verdict_on(ids, n)
+            self.drafter.observe(verdict)
+            n += verdict.n_accepted + 1
+        self.drafter.end((1,))
+        return (self.clock[0] - started) / slow / n, self.n_drafts
+
+    def windows(self, n: int, n_tokens: int = 20) -> tuple[float, list[int]]:
+        """The mean share of plain decoding's time over `n` windows, and the drafts in each."""
+        found = [self.window(n_tokens) for _ in range(n)]
+        return sum(share for share, _ in found) / n, [n_drafts for _, n_drafts in found]
+
+
+def test_what_pays_drafts_in_nearly_every_window(clock: list[float]) -> None:
+    share, drafts = Played(clock, rate=0.8).windows(50)
+    assert sum(n >= 4 for n in drafts) >= 49 and share < 0.62
+
+
+def test_a_single_window_that_pays_is_drafted_from_its_prompt_on(clock: list[float]) -> None:
+    share, n_drafts = Played(clock, rate=1.0).window(12)
+    assert n_drafts >= 3 and share < 0.6
+
+
+@pytest.mark.parametrize("n_tokens", [8, 20, 100])
+@pytest.mark.parametrize(("draft_s", "window_s"), [(0.05, 1.0), (0.3, 3.0), (0.3, 16.0), (1.2, 1.0)])
+def test_what_never_comes_true_costs_next_to_nothing(
+    clock: list[float], n_tokens: int, draft_s: float, window_s: float
+) -> None:
+    played = Played(clock, rate=0.0, draft_s=draft_s, window_s=window_s)
+    first, _ = played.windows(60, n_tokens)
+    later, _ = played.windows(300, n_tokens)
+    assert first < 1.05 + (window_s + 1) / (n_tokens + 1) / 20 and later < 1.03
+
+
+def test_what_never_comes_true_costs_a_short_stream_little(clock: list[float]) -> None:
+    share, drafts = Played(clock, rate=0.0).windows(20, 30)
+    assert share < 1.03 and drafts[0] > 1
+
+
+def test_one_refused_draft_does_not_end_a_window(clock: list[float]) -> None:
+    assert Played(clock, rate=0.0, window_s=0.0).window(30)[1] > 1
+
+
+def test_drafts_that_become_good_are_used_again(clock: list[float]) -> None:
+    played = Played(clock, rate=0.0)
+    played.windows(60)
+    played.rate = 0.9
+    played.windows(200)
+    assert played.windows(50)[0] < 0.6
+
+
+def test_the_clock_counts_and_not_the_table(clock: list[float]) -> None:
+    """Rows are free by the table, and a pass over a draft takes twice as long as a plain one."""
+    share, drafts = Played(clock, rate=0.4, drafted_s=2.0, costs=FREE).windows(200)
+    assert share < 1.03 and sum(drafts[50:]) < 150
+    dear = CostTable((1, 2, 64), (1.0, 1.9, 60.0))
+    assert Played(clock, rate=0.8, drafted_s=1.2, costs=dear).windows(50)[0] < 0.75
+
+
+def test_a_machine_that_is_slow_for_a_while_is_no_fault_of_the_drafts(clock: list[float]) -> None:
+    speeds = [1.0, 1.0, 1.0, 3.0, 3.0, 1.0, 5.0, 5.0, 5.0, 1.0]
+    assert Played(clock, rate=0.8, speed=lambda at: speeds[at % 10]).windows(200, 40)[0] < 0.65
+
+
+def test_a_pass_that_was_held_up_counts_little(clock: list[float]) -> None:
+    played = Played(clock, rate=0.8)
+    played.windows(10)
+    speeds = {10: 50.0}
+    played.speed = lambda at: speeds.get(at, 1.0)
+    assert sum(n > 0 for n in played.windows(10)[1]) >= 9
 
 
 def decoded(seed: int, drafter: Any, **more: Any) -> WindowResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,19 @@ from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
-from specedge.runtime.decoding.drafter import DraftContext, Drafter, EmptyDrafter, Guard, TargetModel, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, EmptyDrafter, TargetModel, WindowContext
 from specedge.runtime.device import DEFAULT_COSTS, Profile, save_profile
 from specedge.runtime.drafters import registry
-from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.registry import costs_here, make_drafter, runnable, threads_here
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter
 from specedge.runtime.options import HEAD_KINDS, DrafterOptions
-from specedge.runtime.verdict import BenchVerdict as BenchVerdict
-from specedge.runtime.verdict import save_verdict
 from support.exported import bundle
 from support.noise import SAMPLES
 from support.paths import DEMO
 
 
-def here() -> TargetModel:
-    return TargetModel(bundle(), threads=2)
+def here(*, weighs: bool = True) -> TargetModel:
+    return TargetModel(bundle(), threads=2, weighs=weighs)
 
 
 @pytest.fixture
@@ -80,7 +76,7 @@ def drafted(drafter: Drafter, opened: Bundle, sampled: tuple[int, ...]) -> list[
         (
             "ngram",
             {"token_maps": [Path("x")]},
-            "token_maps: the drafter ngram reads no token maps; use tokenmap, ctc, draft, cascade or auto",
+            "token_maps: the drafter ngram reads no token maps; use tokenmap, ctc, draft or auto",
         ),
         ("none", {"token_maps": [Path("x")]}, "none reads no token maps"),
         ("tokenmap", {"remember": True}, "remember: the drafter tokenmap learns nothing"),
@@ -112,7 +108,7 @@ def test_no_drafter(token_map: Path) -> None:
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_a_map_that_is_given_is_read(token_map: Path, preset: str) -> None:
     made = make_drafter(DrafterOptions("tokenmap", token_maps=[token_map], map_preset=preset), here())
-    assert isinstance(made, TokenMapDrafter)
+    assert made.name == "tokenmap"
     # The paper's keys are three tokens long, and this sentence has no third one before its end.
     assert drafted(made, bundle(), (5,)) == ([6, 7] if preset == "default" else [])
 
@@ -137,12 +133,12 @@ def test_without_a_head_the_drafter_ctc_is_another_with_one_warning(
     token_map: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     mapped = make_drafter(DrafterOptions("ctc", token_maps=[token_map]), here())
-    assert isinstance(mapped, TokenMapDrafter) and drafted(mapped, bundle(), (5,)) == [6, 7]
+    assert mapped.name == "tokenmap" and drafted(mapped, bundle(), (5,)) == [6, 7]
     assert [record.getMessage() for record in caplog.records] == [
         "micro has no CTC head: the drafter tokenmap takes the place of ctc"
     ]
     caplog.clear()
-    assert isinstance(make_drafter("ctc", here()), NgramDrafter)
+    assert make_drafter("ctc", here()).name == "ngram"
     assert len(caplog.records) == 1
 
 
@@ -156,16 +152,16 @@ def test_prices_are_those_measured_on_this_device_where_there_are_any() -> None:
 
 
 def test_runnable_are_those_that_need_nothing_else(token_map: Path) -> None:
-    assert runnable(bundle(), DrafterOptions()) == ("none", "ngram", "cascade")
+    assert runnable(bundle(), DrafterOptions()) == ("none", "ngram")
     with_map = DrafterOptions("auto", token_maps=[token_map])
-    assert runnable(bundle(), with_map) == ("none", "ngram", "tokenmap", "cascade")
-    assert runnable(bundle(), DrafterOptions("draft", draft_model="tiny")) == ("none", "ngram", "draft", "cascade")
+    assert runnable(bundle(), with_map) == ("none", "ngram", "tokenmap")
+    assert runnable(bundle(), DrafterOptions("draft", draft_model="tiny")) == ("none", "ngram", "draft")
 
 
 @pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
 def test_the_bundled_model_brings_what_its_card_says() -> None:
     opened = Bundle.open(DEMO, verify=False)
-    assert runnable(opened, DrafterOptions()) == ("none", "ngram", "tokenmap", "ctc", *HEAD_KINDS, "cascade")
+    assert runnable(opened, DrafterOptions()) == ("none", "ngram", "tokenmap", "ctc", *HEAD_KINDS)
 
 
 def test_dear_rows_keep_a_drafter_from_guessing(token_map: Path) -> None:
@@ -177,7 +173,7 @@ def test_dear_rows_keep_a_drafter_from_guessing(token_map: Path) -> None:
 def test_only_remember_reads_and_writes_the_users_cache(home: Path) -> None:
     for remember in (False, True, False):
         made = make_drafter(DrafterOptions("ngram", remember=remember), here())
-        assert isinstance(made, NgramDrafter) and made.suspected_loops == 0
+        assert made.name == "ngram" and made.suspected_loops == 0
         assert drafted(made, bundle(), (5, 6)) == []
         for _ in range(4):
             made.end((5, 6, 7, 8))
@@ -188,59 +184,29 @@ def test_only_remember_reads_and_writes_the_users_cache(home: Path) -> None:
     assert drafted(forgetful, bundle(), (5, 6)) == []
 
 
-def test_a_cascade_is_made_of_what_there_is_and_closes_it(token_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_made_of_what_there_is_and_closes_it(token_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[TokenMapDrafter] = []
     monkeypatch.setattr(TokenMapDrafter, "close", lambda self: closed.append(self))
-    made = make_drafter(DrafterOptions("cascade", token_maps=[token_map]), here())
-    assert made.name == "cascade" and made.sources == ("recycled", "earlier", "ngram", "tokenmap")  # type: ignore[attr-defined]
+    made = make_drafter(DrafterOptions("auto", token_maps=[token_map]), here())
+    assert made.name == "auto" and made.sources == ("earlier", "tokenmap", "ngram")
     assert drafted(made, bundle(), (5,)) == [6, 7]
     made.close()
     assert len(closed) == 1 and drafted(made, bundle(), (5,)) == []
-    alone = make_drafter("cascade", here())
-    assert alone.sources == ("recycled", "earlier", "ngram")  # type: ignore[attr-defined]
-
-
-@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
-def test_a_cascade_has_heads_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a large decoder a block's own layer takes little, and its heads foresee most."""
-    opened = Bundle.open(DEMO, verify=False)
-    sources = ("earlier", "ctc")  # what is heard is rescored with maps and n-grams, and taken up again when refused
-
-    def heads(*, weighs: bool = True) -> tuple[str, ...]:
-        made = make_drafter("cascade", TargetModel(opened, threads=2, weighs=weighs))
-        made.close()
-        assert made.sources[: len(sources)] == sources  # type: ignore[attr-defined]
-        return made.sources[len(sources) :]  # type: ignore[attr-defined,no-any-return]
-
-    assert heads() == ("mtp-latent",)
-    assert heads(weighs=False) == ("medusa-block",)
-    monkeypatch.setattr(registry, "_usual_pass_s", lambda bundle: 0.05)
-    assert heads() == ("medusa-block",)
-
-
-def test_what_one_of_them_cannot_be_made_of_closes_the_others(
-    token_map: Path, foreign_map: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed: list[NgramDrafter] = []
-    monkeypatch.setattr(NgramDrafter, "close", lambda self: closed.append(self))
-    with pytest.raises(MapError, match="vocabulary"):
-        make_drafter(DrafterOptions("cascade", token_maps=[foreign_map]), here())
-    assert len(closed) == 1
-
-
-def test_auto_has_what_the_model_has_and_begins_with_what_was_measured_here(token_map: Path) -> None:
-    with_map = DrafterOptions("auto", token_maps=[token_map])
-    made = make_drafter(with_map, here())
-    assert made.name == "auto" and made.sources == ("earlier", "tokenmap", "ngram")
-    assert "specedge calibrate" in Guard(made).choice and drafted(made, bundle(), (5,)) == [6, 7]
-    save_verdict(bundle().digest, BenchVerdict(threads=2, drafter="none", rounds=3, audio_s=9.0))
-    made = make_drafter(with_map, here())
-    assert made.sources == ("earlier", "tokenmap", "ngram") and drafted(made, bundle(), (5,)) == []
-    assert Guard(made).choice.startswith("no drafter, since")
-    measured = BenchVerdict(threads=2, drafter="ngram", decoder_speed_up=1.3, rounds=3, audio_s=9.0)
-    save_verdict(bundle().digest, measured)
     assert make_drafter("auto", here()).sources == ("earlier", "ngram")
-    assert make_drafter(replace(with_map, token_maps=[token_map]), here()).sources == ("earlier", "tokenmap", "ngram")
+
+
+def test_a_name_that_is_gone_is_answered_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match="drafter: got 'cascade', expected none, .* or auto"):
+        DrafterOptions("cascade")
+
+
+def test_what_one_of_them_cannot_be_made_of_closes_the_others(token_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[TokenMapDrafter] = []
+    monkeypatch.setattr(TokenMapDrafter, "close", lambda self: closed.append(self))
+    with pytest.raises(UsageError, match="needs a smaller model"):
+        made = DrafterOptions("auto", token_maps=[token_map])
+        registry._made(["tokenmap", "draft"], here(), made)
+    assert len(closed) == 1
 
 
 @pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")

@@ -16,7 +16,7 @@ from specedge.runtime.drafters.kept import KeptDrafters
 from specedge.runtime.options import DrafterOptions
 from support.exported import bundle
 
-SOUND = np.zeros(16_000, np.float32)
+SOUND = np.full(16_000, 0.01, np.float32)
 
 
 class Noted(Drafter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +117,7 @@ def test_guesses_that_fail_are_believed_less_and_then_not_made() -> None:
     for _ in range(60):
         drafted = list(proposal(made, TEXT[:2]).tokens)
         if drafted:
-            made.observe(verdict(drafted, 0))
+            made.observe(replace(verdict(drafted, 0), evaluated=tuple(range(len(drafted)))))
     assert len(proposal(made, TEXT[:2])) <= 1  # the row that is run anyway
 
 

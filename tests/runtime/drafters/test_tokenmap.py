@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +16,11 @@ from specedge.maps.build import BuildOptions, build
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
-from specedge.runtime.decoding.payoff import Gate
+from specedge.runtime.decoding.payoff import Guesses
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions, text_so_far
+from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions, text_so_far
+from specedge.runtime.papers.tokenmap import PaperTokenMapDrafter
 from specedge.runtime.text.beginnings import Beginnings
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.tokenizer import Tokenizer
@@ -50,6 +51,10 @@ def pumps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenMap]:
 
 def drafter(*maps: TokenMap, costs: CostTable = FREE, options: TokenMapOptions | None = None) -> TokenMapDrafter:
     return TokenMapDrafter(maps, costs, ends=lambda token: token == STOP, options=options)
+
+
+def paper(*maps: TokenMap, costs: CostTable = FREE, **options: Any) -> TokenMapDrafter:
+    return PaperTokenMapDrafter(maps, costs, ends=lambda token: token == STOP, **options)
 
 
 def proposal(
@@ -184,11 +189,6 @@ def test_only_the_first_drafter_closes_its_maps(pumps: TokenMap, monkeypatch: py
     assert closed == [pumps] and len(proposal(made)) == 0
 
 
-def test_without_an_account_no_clock_is_asked(pumps: TokenMap) -> None:
-    made = drafter(pumps)
-    assert not made._payoff.weighs and not made.rests
-
-
 def test_what_no_map_has_gives_no_draft(pumps: TokenMap) -> None:
     assert len(proposal(drafter(pumps), [65, 66, 67])) == 0
     assert len(proposal(drafter(), words(" the"))) == 0
@@ -202,11 +202,11 @@ def test_the_longer_gain_wins_over_the_order_of_maps(pumps: TokenMap, tmp_path: 
 
 
 def test_the_papers_settings(pumps: TokenMap) -> None:
-    made = drafter(pumps, costs=DEAR, options=PAPER)
+    made = paper(pumps, costs=DEAR)
     assert len(proposal(made, words(" the"))) == 0  # keys of three tokens alone
     assert list(proposal(made, words(" the", " pump", " is")).tokens) == [*words(" on"), STOP]
     # Two candidates of fewer than nine tokens become their common beginning.
-    start = drafter(pumps, options=TokenMapOptions(orders=(2,), min_lengths=(9, 16), gated=False))
+    start = paper(pumps, options=TokenMapOptions(orders=(2,)))
     assert parents_of(proposal(start, words(" the", " pump"), n_paths=3)).count(-1) == 1
 
 
@@ -223,7 +223,7 @@ def test_by_the_papers_settings_what_goes_on_has_keys_of_one_length_too(
     find = TokenMap.find
     monkeypatch.setattr(TokenMap, "find", lambda map_, known, n: asked.append(n) or find(map_, known, n))
     with TokenMap.open(tmp_path / "m.tmap") as map_:
-        tokens = list(proposal(drafter(map_, options=replace(PAPER, orders=(n,))), key).tokens)
+        tokens = list(proposal(paper(map_, options=TokenMapOptions(orders=(n,))), key).tokens)
         assert (tokens, asked) == ([30, 31], [n, n])
         assert list(proposal(drafter(map_), key).tokens) == [30, 31], "no shorter key knows more"
 
@@ -258,7 +258,7 @@ def test_candidates_are_merged_until_they_are_long_enough(
     sentences = [[20, 21, 22, *one, STOP] for n, one in enumerate(continuations) for _ in range(6 - n)]
     build(sentences, tmp_path / "m.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32), options=BuildOptions(n_orders=3))
     with TokenMap.open(tmp_path / "m.tmap") as map_:
-        tree = proposal(drafter(map_, options=PAPER), [20, 21, 22], n_paths=3)
+        tree = proposal(paper(map_), [20, 21, 22], n_paths=3)
     assert list(tree.tokens) == expected
 
 
@@ -282,7 +282,9 @@ def test_a_sibling_that_was_passed_over_is_held_against_the_map_too(
     tokens, parents = list(tree.tokens), parents_of(tree)
     leak = tokens.index(words(" leak")[0])
     told: list[tuple[float, bool]] = []
-    monkeypatch.setattr(Gate, "learn", lambda _, confidence, class_, *, accepted: told.append((confidence, accepted)))
+    monkeypatch.setattr(
+        Guesses, "count", lambda _, confidence, class_, *, accepted: told.append((confidence, accepted))
+    )
     conf = list(tree.conf) if tree.conf is not None else []
     verdict = Verdict(
         drafted=(tokens[0], tokens[leak]),
@@ -309,11 +311,11 @@ def _decode(engine: HashEngine, made: TokenMapDrafter | None, timestamps: bool, 
     seed=st.integers(0, 2**16),
     timestamps=st.booleans(),
     temperature=st.sampled_from([0.0, 0.6]),
-    gated=st.booleans(),
+    make=st.sampled_from([drafter, paper]),
     n_known=st.integers(0, 3),
 )
 def test_the_text_is_that_of_plain_decoding(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, timestamps: bool, temperature: float, gated: bool, n_known: int
+    tmp_path_factory: pytest.TempPathFactory, seed: int, timestamps: bool, temperature: float, make: Any, n_known: int
 ) -> None:
     engine = HashEngine(SPECIAL, seed=seed, eot_bias=4.0, timestamp_bias=1.0)
     plain = _decode(engine, None, timestamps, temperature)
@@ -325,8 +327,8 @@ def test_the_text_is_that_of_plain_decoding(
     kept = BuildOptions(n_orders=3, min_count=1)
     build(corpus, path, n_text=SPECIAL.eot, fingerprint=bytes(32), options=kept)
     with TokenMap.open(path) as opened:
-        options = TokenMapOptions(orders=(3, 2, 1), gated=gated)
-        found = _decode(engine, drafter(opened, options=options), timestamps, temperature)
+        options = TokenMapOptions(orders=(3, 2, 1))
+        found = _decode(engine, make(opened, options=options), timestamps, temperature)
     assert found.tokens == plain.tokens
     assert found.token_logprobs == plain.token_logprobs
     assert found.speculation.tokens == plain.speculation.tokens
@@ -335,7 +337,7 @@ def test_the_text_is_that_of_plain_decoding(
 def test_a_longer_key_sees_the_sentence_before_too(letters_path: Path) -> None:
     with TokenMap.open(letters_path) as opened:
         assert list(proposal(drafter(opened), LETTERS[5][:4]).tokens) == LETTERS[5][4:]
-        alone = proposal(drafter(opened, options=TokenMapOptions(gated=False)), LETTERS[5][:4])
+        alone = proposal(paper(opened, options=TokenMapOptions()), LETTERS[5][:4])
         assert list(alone.tokens)[:2] == LETTERS[0][:2], "the paper's drafter sees a sentence that begins"
 
 
@@ -385,16 +387,3 @@ def test_the_longest_key_decides(n: int, tmp_path: Path) -> None:
         said = [*range(90, 95 - n), *before, last]
         assert next(iter(proposal(drafter(opened), said).tokens)) == 70
         assert next(iter(proposal(drafter(opened), [*said[:-n], 41, *before[1:], last]).tokens)) == 80
-
-
-def test_the_papers_options_are_its_own() -> None:
-    """Token Map Drafting: keys of N = 3, up to three candidates; two are of 9 tokens or more, three of 16 or more."""
-    assert (PAPER.orders, PAPER.candidates, PAPER.min_lengths, PAPER.gated) == ((3,), 3, (9, 16), False)
-
-
-def test_a_map_takes_a_text_over_in_its_middle_and_says_that_it_can(pumps: TokenMap) -> None:
-    from_the_start, late = drafter(pumps), drafter(pumps)
-    for n in range(3):
-        expected = proposal(from_the_start, PUMP[:n])
-    assert list(proposal(late, PUMP[:2]).tokens) == list(expected.tokens) == [*PUMP[2:], STOP]
-    assert late.joins_late

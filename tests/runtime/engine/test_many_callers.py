@@ -136,7 +136,7 @@ def test_sixteen_callers_who_come_and_go() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_sixteen_callers_of_every_kind_for_long(seed: int) -> None:
     model = specedge.WhisperModel(str(DEMO), cpu_threads=1 + seed % 2)
-    drafters = [{"drafter": name} for name in ("none", "none", "tokenmap", "ctc", "cascade", "ngram")]
+    drafters = [{"drafter": name} for name in ("none", "none", "tokenmap", "ctc", "auto", "ngram")]
     play(model, speech(), [*drafters, {"beam_size": 3}, {"word_timestamps": True}], n_texts=12, seed=seed)
 
 

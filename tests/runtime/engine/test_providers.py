@@ -144,7 +144,7 @@ def test_no_drafter_changes_a_text_behind_openvino(tmp_path: Path) -> None:
     draft = DEMO  # the target as its own draft: it is given what the target's encoder found
 
     def said(drafter: str, context: str) -> list[object]:
-        options = {"draft_model": draft} if drafter in ("draft", "cascade") else {}
+        options = {"draft_model": draft} if drafter in ("draft", "auto") else {}
         found: list[object] = []
         for sample in samples():
             segments, _ = model.transcribe(

@@ -19,7 +19,7 @@ from specedge.runtime.engine.calibrate import PASS_ROWS
 from support.paths import DEMO, samples
 
 SAMPLE = str(samples()[0])
-DRAFTERS = ("none", "auto", "tokenmap", "cascade")
+DRAFTERS = ("none", "auto", "tokenmap")
 
 
 def profile(threads: int, pass_s: float) -> Profile:

@@ -15,7 +15,7 @@ from specedge.runtime.audio.audio import HeldAudio, open_audio
 from specedge.runtime.batched import Chunk, Pieces, PieceTranscription, piece_options
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, TargetModel
-from specedge.runtime.drafters.cascade import CascadeDrafter
+from specedge.runtime.drafters.auto import AutoDrafter
 from specedge.runtime.drafters.ctc.drafter import open_ctc
 from specedge.runtime.drafters.earlier import EarlierDrafter
 from specedge.runtime.drafters.ngram import NgramDrafter
@@ -86,16 +86,16 @@ def drafter_of(kind: str, with_ctc: Bundle) -> Drafter:
     if kind == "draft":
         return opened(bundle, exported.bundle("int8", "draft"), weighs=False)
     if kind == "ctc":
-        return open_ctc(with_ctc, [], FREE, weighs=False)
-    if kind == "cascade":
-        sources = [NgramDrafter(FREE), EarlierDrafter(FREE), open_ctc(with_ctc, [], FREE, weighs=False)]
-        return CascadeDrafter(sources, FREE, weighs=False)
+        return open_ctc(with_ctc, [], FREE)
+    if kind == "auto":
+        sources = [NgramDrafter(FREE), open_ctc(with_ctc, [], FREE)]
+        return AutoDrafter(sources, FREE, earlier=EarlierDrafter(FREE), weighs=False)
     return make_drafter(DrafterOptions(kind), TargetModel(bundle, threads=1))
 
 
 PAIRS = [
     pytest.param(kind, way, marks=[] if kind in ("none", "ctc") or way == "timestamps" else [pytest.mark.slow])
-    for kind in ("none", "ngram", "ctc", "draft", "cascade", *HEAD_KINDS)
+    for kind in ("none", "ngram", "ctc", "draft", "auto", *HEAD_KINDS)
     for way in WAYS
 ]
 

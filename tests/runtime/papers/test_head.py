@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.draft.lookahead import CostOptimal, DraftCost, make_lookahead
 from specedge.runtime.papers.lookahead import INTERLEAVED, JOINT, N_SIGNS, AcceptanceHead, Adaptive, log_odds, signs_of
@@ -17,7 +16,7 @@ FREE = CostTable((1, 64), (1.0, 1.0))
 
 
 def adaptive(**options: Any) -> Adaptive:
-    return Adaptive(FREE, DraftCost(0.01, Payoff(FREE, weighs=False)), **options)
+    return Adaptive(FREE, DraftCost(0.01), **options)
 
 
 def test_gradients_are_those_of_the_loss() -> None:
@@ -144,7 +143,7 @@ def test_what_the_head_sees_of_a_token() -> None:
 
 def test_the_two_schedules_are_told_apart() -> None:
     """Joint: from what is new, as often as the draft; interleaved: more often, and from more (OmniDraft)."""
-    cost = DraftCost(0.01, Payoff(FREE, weighs=False))
+    cost = DraftCost(0.01)
     for said, schedule in (("joint", JOINT), ("adaptive", INTERLEAVED)):
         policy = make_lookahead(said, FREE, cost)
         assert isinstance(policy, Adaptive) and policy._schedule == schedule
@@ -154,14 +153,12 @@ def test_the_two_schedules_are_told_apart() -> None:
 def test_a_draft_of_two_that_pays_may_be_as_long_as_any() -> None:
     """The head ends it, not K*."""
     steps = CostTable((1, 2, 3, 4, 64), (1.0, 1.0, 1.0, 9.0, 99.0))
-    cost = DraftCost(0.1, Payoff(FREE, weighs=False))
+    cost = DraftCost(0.1)
     assert CostOptimal(steps, cost).limit() == 2 and Adaptive(steps, cost).limit() == 16
 
 
 def test_where_no_draft_pays_it_is_one_token() -> None:
-    rule = make_lookahead(
-        "adaptive", CostTable((1, 2, 64), (1.0, 2.0, 64.0)), DraftCost(2.0, Payoff(FREE, weighs=False))
-    )
+    rule = make_lookahead("adaptive", CostTable((1, 2, 64), (1.0, 2.0, 64.0)), DraftCost(2.0))
     assert rule.limit() == 1
 
 

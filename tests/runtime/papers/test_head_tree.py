@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.runtime.decoding.drafter import Verdict
-from specedge.runtime.decoding.payoff import Gate
+from specedge.runtime.decoding.payoff import Guesses
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
 from specedge.runtime.papers import heads as heads_module
 from specedge.runtime.papers.heads import HeadTrees
@@ -44,8 +44,8 @@ def test_ungated_it_is_all_heads_and_the_likeliest_other_choices() -> None:
     ids, probs = guesses(0.5, 0.9, 0.9, rest=0.001)
     probs[0, 1], probs[2, 2] = 0.4, 0.09
     found = paths(trees.grow(ids, probs, 3, 64))
-    assert found == [[0, 10, 20], [1, 10, 20], [0, 10, 22]] and trees.shape == (12, 3)
-    assert paths(trees.grow(ids, probs, 1, 64)) == [[0, 10, 20]] and trees.shape == (4, 1)
+    assert found == [[0, 10, 20], [1, 10, 20], [0, 10, 22]]
+    assert paths(trees.grow(ids, probs, 1, 64)) == [[0, 10, 20]]
     assert paths(trees.grow(ids, probs, 3, 2)) == [[0, 10]], "no more nodes than there is room for"
     assert len(trees.grow(ids, probs, 3, 0)) == 0
 
@@ -66,7 +66,7 @@ def test_where_paths_are_dear_there_are_chains() -> None:
     probs[0, 1] = 0.45
     dear = HeadTrees(CostTable((1, 2, 64), (1.0, 1.0, 1.2), several_paths=3.0), gated=True)
     assert len(paths(HeadTrees(NEARLY_FREE, gated=True).grow(ids, probs, 4, 64))) > 1
-    assert (paths(dear.grow(ids, probs, 4, 64)), dear.shape) == ([[0, 10, 20, 30, 40]], (6, 1))
+    assert paths(dear.grow(ids, probs, 4, 64)) == [[0, 10, 20, 30, 40]]
 
 
 def test_a_text_is_expected_to_begin_at_once_while_that_comes_true() -> None:
@@ -120,11 +120,11 @@ class Weighed:
     """
 
     def __init__(self, costs: CostTable) -> None:
-        self.gate = Gate(costs, max_scale=heads_module._MAX_SCALE)
+        self.guesses = Guesses(costs, max_scale=heads_module._MAX_SCALE)
         self.costs = costs
 
     def believed(self, probs: Any, head: int, choice: int, changed: int) -> float:
-        return self.gate.believed(*self.kind(probs, head, choice, changed))
+        return self.guesses.believed(*self.kind(probs, head, choice, changed))
 
     @staticmethod
     def kind(probs: Any, head: int, choice: int, changed: int) -> tuple[float, Hashable]:
@@ -152,7 +152,7 @@ class Weighed:
     def gain(self, probs: Any, length: int, added: list[float]) -> float:
         n_paths = 1 + len(added)
         worth = sum(self.nodes(probs, length, length, 0)) + sum(added) - heads_module._MARGIN * len(added)
-        return self.gate.gain(worth, n_paths * (length + 1 + (length + 1) % 2), 1, n_paths)
+        return self.guesses.gain(worth, n_paths * (length + 1 + (length + 1) % 2), 1, n_paths)
 
     def best_gain(self, probs: Any, n_paths: int) -> float:
         return max(
@@ -186,7 +186,7 @@ def settled(tree: Any, truth: list[int], trees: HeadTrees, weighed: Weighed, pro
         for node in below:
             depth, choice = divmod(tokens[node], 10)
             changed = next((at for at, one in enumerate(right) if tokens[one] % 10), depth)
-            weighed.gate.learn(*weighed.kind(probs, depth, choice, changed), accepted=node in hit)
+            weighed.guesses.count(*weighed.kind(probs, depth, choice, changed), accepted=node in hit)
         if not hit:
             break
         right += hit
@@ -220,14 +220,13 @@ def test_a_tree_is_the_one_that_gains_most_by_what_came_true_before(
         found = places(tree)
         best = weighed.best_gain(probs, n_paths)
         if not found:
-            assert best == pytest.approx(0.0, abs=1e-5) and trees.shape == (2, 1)
+            assert best == pytest.approx(0.0, abs=1e-5)
         else:
             length = found[0][0]
             assert {place[0] for place in found} == {length} and found[0] == (length, length, 0)
             added = [sum(weighed.nodes(probs, *place)) for place in found[1:]]
             assert added == sorted(added, reverse=True)
             assert weighed.gain(probs, length, added) == pytest.approx(best, abs=1e-5)
-            assert trees.shape == (len(found) * 2 * ((length + 2) // 2), len(found))
             n_wide, n_deep = n_wide + (len(found) > 1), n_deep + (length > 1)
         truth = [10 * head + int(rng.choice(4, p=(0.6, 0.25, 0.1, 0.05))) for head in range(n_heads)]
         settled(tree, truth, trees, weighed, probs)

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 from specedge.runtime.decoding.accept import AcceptanceRule, Exact
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
-from specedge.runtime.decoding.drafter import DraftContext, TargetModel, Verdict, WindowContext
-from specedge.runtime.decoding.payoff import Payoff
+from specedge.runtime.decoding.drafter import DraftContext, TargetModel, WindowContext
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.registry import make_drafter
@@ -196,61 +195,6 @@ def test_a_sure_head_is_taken_at_its_word_by_threshold_alone() -> None:
     assert taken[0] == 7 and taken[1] == 0  # of 12 tokens: one by the prompt's pass, then three a pass until the limit
 
 
-def test_heads_that_never_come_true_are_asked_ever_more_seldom() -> None:
-    noise = Noise(4, 0)
-    costs = CostTable((1, 2, 4, 64), (1.0, 1.0, 1.2, 4.0))
-    drafter = HeadsDrafter("mtp-latent", noise, costs, payoff=Payoff(costs))
-    drafter.begin(window())
-    hidden = np.zeros((6, 4), np.float32)
-    asked = []
-    for at in range(1000):
-        if at % 10 == 0:
-            drafter.end((3, 4))
-            drafter.begin(window())
-        n_before = noise.n_calls
-        tree = drafter.propose(DraftContext(prompt=(1, 2), sampled=(3, 4, 5, 6, 7), position=6, hidden=hidden), 8)
-        asked.append(noise.n_calls > n_before)
-        nodes = tuple(range(len(tree)))
-        drafter.observe(
-            Verdict(drafted=tuple(list(tree.tokens)), n_accepted=0, token=1, finished=False, evaluated=nodes,
-                    rejected=0 if nodes else None)
-        )  # fmt: skip
-    assert 2 < sum(asked) < 60 and sum(asked[500:]) < 8
-
-
-@pytest.mark.parametrize(("window_s", "is_worth"), [(0.0, True), (0.02, False)])
-def test_what_the_first_draft_of_a_window_takes_is_weighed(
-    window_s: float, is_worth: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten passes of 1 ms a window; every draft saves one of them and takes 0.1 ms, the first one `window_s` more."""
-    now = [0.0]
-    monkeypatch.setattr("specedge.runtime.decoding.payoff.time.perf_counter", lambda: now[0])
-    right = Noise(1, 0)
-    drafter = HeadsDrafter("medusa-block", right, FREE, payoff=Payoff(FREE))
-
-    def guess(hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
-        now[0] += 0.0001 + (window_s if len(asked) % 10 == 0 or not any(asked[-(len(asked) % 10) :]) else 0.0)
-        return np.arange(9, 9 + n_choices)[None], np.full((1, n_choices), 0.9, np.float32)
-
-    right.guess = guess  # type: ignore[method-assign]
-    asked: list[bool] = []
-    context = DraftContext(prompt=(1, 2), sampled=(3, 4, 5, 6, 7), position=6, hidden=np.zeros((6, 4), np.float32))
-    for at in range(600):
-        if at % 10 == 0:
-            drafter.end((3, 4))
-            drafter.begin(window())
-        before_s = now[0]
-        tree = drafter.propose(context, 8)
-        asked.append(now[0] > before_s)
-        now[0] += 0.001
-        nodes = tuple(range(len(tree)))
-        drafter.observe(
-            Verdict(drafted=tuple(list(tree.tokens)), n_accepted=len(nodes[:1]), token=1, finished=False,
-                    evaluated=nodes, nodes=nodes[:1])
-        )  # fmt: skip
-    assert (sum(asked[300:]) > 150) is is_worth
-
-
 def test_where_rows_are_dear_nothing_is_drafted() -> None:
     drafter = HeadsDrafter("mtp-latent", Noise(4, 0), DEAR)
     drafter.begin(window())
@@ -269,50 +213,6 @@ def test_without_rows_or_behind_a_prompt_nothing_is_drafted() -> None:
         assert len(drafter.propose(context, 8)) == 0
     drafter.close()
     assert len(drafter.propose(right, 8)) == 0
-
-
-def test_heads_whose_passes_take_longer_than_their_rows_are_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the drafts save a pass, and all make their pass longer by more than half of one."""
-    now = [0.0]
-    monkeypatch.setattr("specedge.runtime.decoding.payoff.time.perf_counter", lambda: now[0])
-    oracle = Noise(1, 0)
-    drafter = HeadsDrafter("mtp-latent", oracle, FREE, payoff=Payoff(FREE))
-    context = DraftContext(prompt=(1, 2), sampled=(3, 4, 5, 6, 7), position=6, hidden=np.zeros((6, 4), np.float32))
-    n_calls = []
-    for _ in range(40):
-        drafter.begin(window())
-        for _ in range(10):
-            before = oracle.n_calls
-            tree = drafter.propose(context, 8)
-            now[0] += 0.001 if oracle.n_calls == before else 0.0018
-            right = tuple(range(len(tree)))[: oracle.n_calls % 2]
-            drafter.observe(
-                Verdict(drafted=tuple(list(tree.tokens)), n_accepted=len(right), token=1, finished=False,
-                        evaluated=tuple(range(len(tree))), nodes=right)
-            )  # fmt: skip
-        drafter.end((3, 4))
-        n_calls.append(oracle.n_calls)
-    assert n_calls[0] and n_calls[-1] - n_calls[20] < 30
-
-
-def test_the_account_is_told_of_every_row_that_the_pass_runs() -> None:
-    """Behind a prompt of three rows the first timestamp; behind one token a chain of two, and two such chains."""
-    shapes: list[tuple[int, int]] = []
-
-    class Told(Payoff):
-        def proposed(self, shape: tuple[int, int]) -> None:
-            shapes.append(shape)
-
-    drafter = HeadsDrafter("mtp-latent", Noise(2, 0), FREE, n_choices=2, payoff=Told(FREE, weighs=False))
-    drafter.begin(replace(window(), n_paths=1))
-    opening = DraftContext(prompt=(1, 2, 3), sampled=(), position=0, hidden=np.zeros((3, 4), np.float32))
-    assert list(drafter.propose(opening, 8).tokens) == [SPECIAL.timestamp_begin] and shapes == [(4, 1)]
-    drafter = HeadsDrafter("mtp-latent", Noise(2, 0), FREE, n_choices=2, gated=False, payoff=Told(FREE, weighs=False))
-    within = DraftContext(prompt=(1,), sampled=(2, 3), position=2, hidden=np.zeros((2, 4), np.float32))
-    for n_paths in (1, 2):
-        drafter.begin(replace(window(), n_paths=n_paths))
-        drafter.propose(within, 8)
-    assert shapes[1:] == [(4, 1), (8, 2)], "rows come in pairs, the pending one with them"
 
 
 def window() -> WindowContext:
@@ -349,7 +249,7 @@ def test_a_rule_that_is_not_exact_is_asked_for_and_said() -> None:
 @pytest.mark.parametrize("kind", HEAD_KINDS)
 def test_the_drafter_of_that_name_is_the_bundles(kind: str) -> None:
     made = make_drafter(kind, TargetModel(heads.bundle(), threads=1))
-    assert made.name == kind and isinstance(made, HeadsDrafter)
+    assert made.name == kind and made.has_heads
     engine = heads.engine()
     layout = heads.bundle().manifest.tokens
     rules = build_rules(layout, space_ids=[32], suppressed=[], timestamps=False, max_initial_timestamp_index=50)

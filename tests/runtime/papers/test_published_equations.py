@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.accept import Candidate
-from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.decoding.sampling import Draw
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.draft.lookahead import CostOptimal, DraftCost
@@ -236,7 +235,7 @@ def test_a_draft_ends_where_a_refusal_is_likelier_than_gamma() -> None:
     signs = [np.zeros(N_SIGNS, np.float32)] * 3
 
     def goes_on(*accepted: float) -> bool:
-        policy = Adaptive(FREE, DraftCost(0.001, Payoff(FREE, weighs=False)))
+        policy = Adaptive(FREE, DraftCost(0.001))
         policy.limit()
         return policy.goes_on(accepted, signs)
 
@@ -262,7 +261,7 @@ def test_the_rate_is_of_decided_tokens_and_older_ones_fade() -> None:
     One accepted and one refused of three: 3 * 0.985 + 1 = 3.955 and 3.895675 of 4.94 and 5.8659; the third was not
     decided. The limit is K* of the rate, and the rate alone is what a token must be worth behind sure ones.
     """
-    rule = CostOptimal(FREE, DraftCost(0.0, Payoff(FREE, weighs=False)))
+    rule = CostOptimal(FREE, DraftCost(0.0))
     assert rule.rate == pytest.approx(0.75)
     rule.learn([0.5, 0.5, 0.5], 1, refused=True)
     assert rule.rate == pytest.approx(3.895675 / 5.8659, abs=1e-6)

@@ -18,7 +18,7 @@ from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.ctc.drafter import CtcDrafter
+from specedge.runtime.drafters.ctc.drafter import CtcDrafter, SegmentTimes
 from specedge.runtime.drafters.ctc.head import Posteriors
 from specedge.runtime.drafters.ctc.ngram_lm import Guide
 from specedge.runtime.text.speech_tokens import SpeechTokens
@@ -354,3 +354,22 @@ def test_a_head_that_raises_is_dropped_and_the_text_stays() -> None:
     plain = decoded(3, None, timed=True, temperature=0.0)
     assert plain_fields(decoded(3, guard, timed=True, temperature=0.0)) == plain_fields(plain)
     assert guard.error is not None and "no ears" in guard.error
+
+
+def test_the_place_with_the_steadiest_distance_is_believed() -> None:
+    times = SegmentTimes()
+    assert times.guess("end", [50, 60])[0] == 50
+    for i in range(12):
+        times.learn("end", [40 + 3 * i % 7, 90 + i], 93 + i)
+    step, sure = times.guess("end", [10, 70])
+    assert step == 73 and sure > 0.8
+    assert times.guess("next", [4])[1] < 0.5
+    assert times.guess("first", [0, 7]) == (0, 0.5)
+
+
+def test_times_that_scatter_are_guessed_at_their_middle() -> None:
+    times = SegmentTimes()
+    for step in (60, 60, 50, 51, 52, 51, 50, 52):
+        times.learn("last", [0], step)
+    step, sure = times.guess("last", [0])
+    assert step == 51 and 0.2 < sure < 0.8

@@ -16,6 +16,7 @@ from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import check_fit, graph_bytes
 from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.drafter import EmptyDrafter, TargetModel
+from specedge.runtime.drafters.auto import AutoDrafter
 from specedge.runtime.drafters.draft import load
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.model import WhisperModel
@@ -146,19 +147,13 @@ def test_a_token_is_priced_by_the_bytes_of_both_decoders_at_first() -> None:
 
 @pytest.mark.parametrize(("lookahead", "is_weighed"), [("cost", True), ("joint", True), ("4", False), ("rule", False)])
 def test_what_costs_decide_keeps_an_account(lookahead: str, is_weighed: bool) -> None:
-    drafter = opened(bundle(), bundle("int8", "draft"), lookahead=lookahead)
-    assert drafter._payoff.weighs is is_weighed
-    assert not opened(bundle(), bundle("int8", "draft"), lookahead=lookahead, weighs=False)._payoff.weighs
-
-
-def test_a_draft_that_stays_silent_is_not_asked_nor_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter = opened(bundle(), bundle("int8", "draft"), lookahead="cost")
-    monkeypatch.setattr(drafter._payoff, "begin", lambda: False)
-    calls: list[str] = []
-    for name in ("propose", "observe"):
-        monkeypatch.setattr(drafter, name, lambda *given, name=name: calls.append(name))
-    compared("plain", "timestamps", drafter)
-    assert drafter.rests and not calls
+    asked = DrafterOptions("draft", draft_model=bundle("int8", "draft").path, lookahead=lookahead)
+    made = make_drafter(asked, TargetModel(bundle(), threads=1))
+    assert made.name == "draft" and isinstance(made, AutoDrafter) is is_weighed
+    made.close()
+    unweighed = make_drafter(asked, TargetModel(bundle(), threads=1, weighs=False))
+    assert not isinstance(unweighed, AutoDrafter)
+    unweighed.close()
 
 
 def test_words_are_kept_only_when_asked_for_and_come_back() -> None:

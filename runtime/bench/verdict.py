@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from .device import device_fields, device_path, read_device_file, write_device_file
+from ..device import device_fields, device_path, read_device_file, write_device_file
 
 __all__ = ["MANY", "PLAIN", "Spread", "BenchVerdict", "choose", "load_verdict", "save_verdict", "verdict_path"]
 
