@@ -1,12 +1,12 @@
 """A fleet whose processes are killed: has every file exactly one whole result afterwards, that of the serial run?
 
-    python tests/bench/fleet_kills.py [--rounds 100] [--limit-s 3600] [--files 40] [--poison 2] [--seed 0] [--keep FILE]
+    python tests/kills/fleet.py [--rounds 100] [--limit-s 3600] [--files 40] [--poison 2] [--seed 0]
 
 An archive of short files is transcribed over and over on a Dask cluster of a scheduler and two workers, each in
 processes of its own. In a round one to six SIGKILLs come at random moments: to a worker, to the nanny that would start
 it again, to the driver (`specedge fleet`) or to the scheduler. A round that is over before the first does not count.
-What died is started again, the driver with the same command, until a driver ends by itself. A poison file kills whoever
-opens it. Then the output folder is compared:
+What died is started again, the driver with the same command, until a driver ends by itself. A poison file kills the
+process that opens it. Then the output folder is compared:
 
   missing, extra   good files without a result, results that nobody asked for
   torn             results that differ from the serial run's by any byte
@@ -15,9 +15,9 @@ opens it. Then the output folder is compared:
   wrong_ends       exit codes of drivers that nobody killed, but for 1 (some files are poison) and 5 (no scheduler)
   too_long         no driver had ended after ten minutes
 
-The first round in which anything was found is the last: its output folder and what the processes said are copied to the
-current folder. With --keep each round is a line of FILE, and the same command goes on behind the last one there.
-Prints a line a round and a last line of JSON; exit code 1 when anything was found. Times mean nothing here.
+The first round in which anything was found is the last: its output folder and the log of the processes are copied to
+the current folder. Prints a line a round and a last line of JSON; exit code 1 when anything was found. It does not
+measure times.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from specedge.fleet import transcribe  # noqa: E402
 from specedge.runtime.audio.audio import decode_audio  # noqa: E402
 from support.fleets import Serial  # noqa: E402
-from support.paths import samples  # noqa: E402
+from support.paths import DEMO, samples  # noqa: E402
 from support.sound import wav_bytes  # noqa: E402
 
 CODES = {1, 5, -signal.SIGKILL}
@@ -90,10 +89,6 @@ class Processes:
         self.nannies: list[subprocess.Popen[bytes]] = []
         self.driver: subprocess.Popen[bytes] | None = None
 
-    @property
-    def address(self) -> str:
-        return f"tcp://127.0.0.1:{self._port}"
-
     def revive(self) -> None:
         """Start the scheduler and workers that are gone."""
         if self.scheduler is None or self.scheduler.poll() is not None:
@@ -101,12 +96,12 @@ class Processes:
             self.scheduler = self._start(*dask, "--no-dashboard")
         self.nannies = [one for one in self.nannies if one.poll() is None]
         while len(self.nannies) < self._n_workers:
-            dask = ["distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard"]
+            dask = ["distributed.cli.dask_worker", f"tcp://127.0.0.1:{self._port}", "--nthreads", "1", "--no-dashboard"]
             self.nannies.append(self._start(*dask, "--local-directory", str(self._root), "--death-timeout", "20"))
 
     def start_driver(self, out: Path) -> None:
-        command = ["specedge", "fleet", "in", "-o", out.name, "-l", "en", "--cluster", self.address]
-        self.driver = self._start(*command)
+        cluster = f"tcp://127.0.0.1:{self._port}"
+        self.driver = self._start("specedge", "fleet", "in", "-o", out.name, "-l", "en", "--cluster", cluster)
 
     def kill(self, victim: str, rng: random.Random) -> bool:
         """SIGKILL it; False where there is none."""
@@ -147,42 +142,35 @@ def _children(pid: int) -> list[psutil.Process]:
 class Round:
     """What was done in a round, and found after it: victims, exit codes of drivers, names by what is wrong."""
 
-    number: int
     kills: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     wrong: dict[str, list[str]] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        return f"round {self.number}: killed {dict(self.kills)}, drivers ended {dict(self.ends)}, wrong {self.wrong}"
 
-
-def one_round(processes: Processes, out: Path, number: int, rng: random.Random) -> Round:
+def one_round(processes: Processes, out: Path, rng: random.Random) -> Round:
     """Transcribe the archive into `out` through random kills."""
-    told = Round(number)
-    n_wanted = rng.randint(1, MOST_KILLS)
-    deadline = time.monotonic() + PATIENCE_S
-    next_kill = time.monotonic() + rng.uniform(1.0, 8.0)
+    result, n_wanted = Round(), rng.randint(1, MOST_KILLS)
+    deadline, next_kill = time.monotonic() + PATIENCE_S, time.monotonic() + rng.uniform(1.0, 8.0)
     processes.revive()
     processes.start_driver(out)
     while time.monotonic() < deadline:
         time.sleep(0.05)
         processes.revive()
-        if told.kills.total() < n_wanted and time.monotonic() > next_kill:
+        if result.kills.total() < n_wanted and time.monotonic() > next_kill:
             victim = rng.choice(VICTIMS)
-            if processes.kill(victim, rng):
-                told.kills[victim] += 1
+            result.kills[victim] += processes.kill(victim, rng)
             next_kill = time.monotonic() + rng.uniform(0.2, 4.0)
         code = None if processes.driver is None else processes.driver.poll()
         if code is None:
             continue
-        told.ends[str(code)] += 1
+        result.ends[str(code)] += 1
         if code not in CODES:
-            told.wrong["wrong_ends"] = [str(code)]
+            result.wrong["wrong_ends"] = [str(code)]
         if code == 1:  # ended by itself: all done, but for the poison files
-            return told
+            return result
         processes.start_driver(out)
-    told.wrong["too_long"] = [f"{PATIENCE_S:.0f} s"]
-    return told
+    result.wrong["too_long"] = [f"{PATIENCE_S:.0f} s"]
+    return result
 
 
 def found_wrong(out: Path, serial: Path) -> dict[str, list[str]]:
@@ -206,75 +194,45 @@ def found_wrong(out: Path, serial: Path) -> dict[str, list[str]]:
     return {what: sorted(names) for what, names in wrong.items() if names}
 
 
-def kept_rounds(path: Path | None, setting: dict[str, int]) -> list[Round]:
-    """The rounds that a file of --keep has. Ends the program where they are of another archive."""
-    lines = path.read_text().splitlines() if path is not None and path.exists() else []
-    rounds = []
-    for line in map(json.loads, lines):
-        if line.pop("setting") != setting:
-            sys.exit(f"{path}: has rounds with other --files, --poison or --seed; give another --keep")
-        rounds.append(Round(line["number"], Counter(line["kills"]), Counter(line["ends"]), line["wrong"]))
-    return rounds
-
-
-def keep_failure(processes: Processes, out: Path, seed: int, number: int) -> Path:
-    """Copy what a round left, and what the processes said, to the current folder."""
-    place = Path.cwd() / f"fleet-kills-{seed}-{number}"
-    shutil.copytree(out, place, dirs_exist_ok=True)
-    shutil.copyfile(processes.log, place / "log")
-    return place
-
-
-def n_with_kills(rounds: Sequence[Round]) -> int:
-    return sum(one.kills.total() > 0 for one in rounds)
-
-
-def run_rounds(args: argparse.Namespace, setting: dict[str, int], root: Path, rounds: list[Round]) -> None:
-    """Add rounds until there are enough with a kill, or one in which anything is wrong."""
+def run_rounds(args: argparse.Namespace, root: Path) -> list[Round]:
+    """Rounds until there are enough with a kill, or one in which anything is wrong."""
     make_archive(root / "in", args.files - args.poison, args.poison, random.Random(args.seed))
     good = sorted(str(path) for path in (root / "in").iterdir() if "poison" not in path.name)
     list(transcribe(good, root / "serial", cluster=Serial(), language="en"))
     (root / "sitecustomize.py").write_text(POISON)
-    started = time.monotonic()
+    started, rounds = time.monotonic(), list[Round]()
     with contextlib.closing(Processes(root, 2)) as processes:
-        while n_with_kills(rounds) < args.rounds and time.monotonic() - started < args.limit_s:
+        while sum(one.kills.total() > 0 for one in rounds) < args.rounds and time.monotonic() - started < args.limit_s:
             number = len(rounds) + 1
             out = root / f"out{number}"
             out.mkdir()
-            told = one_round(processes, out, number, random.Random(f"{args.seed} {number}"))
-            told.wrong |= found_wrong(out, root / "serial")
-            print(told, flush=True)
-            if told.wrong:
-                print(f"see {keep_failure(processes, out, args.seed, number)}")
-            elif args.keep is not None:
-                with open(args.keep, "a") as file:
-                    file.write(json.dumps({"setting": setting, **vars(told)}) + "\n")
-            rounds.append(told)
-            if told.wrong:
-                return
+            rounds.append(one_round(processes, out, random.Random(f"{args.seed} {number}")))
+            rounds[-1].wrong |= found_wrong(out, root / "serial")
+            print(f"round {number}: {rounds[-1]}", flush=True)
+            if rounds[-1].wrong:
+                place = Path.cwd() / f"fleet-kills-{args.seed}-{number}"
+                shutil.copytree(out, place, dirs_exist_ok=True)
+                shutil.copyfile(processes.log, place / "log")
+                print(f"see {place}")
+                break
             shutil.rmtree(out, ignore_errors=True)  # a process whose parent was killed may still be writing
+    return rounds
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no round after so many seconds")
     parser.add_argument("--files", type=int, default=40)
     parser.add_argument("--poison", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, metavar="FILE")
-    args = parser.parse_args(argv)
-    setting = {"files": args.files, "poison": args.poison, "seed": args.seed}
-    rounds = kept_rounds(args.keep, setting)
+    args = parser.parse_args()
+    os.environ.setdefault("SPECEDGE_MODEL", str(DEMO))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        run_rounds(args, setting, Path(scratch), rounds)
+        rounds = run_rounds(args, Path(scratch))
     kills, ends = (sum((getattr(one, what) for one in rounds), Counter()) for what in ("kills", "ends"))
     wrong = {what: names for one in rounds for what, names in one.wrong.items()}
-    print(
-        json.dumps(
-            {"rounds": n_with_kills(rounds), **setting, "kills": dict(kills), "ends": dict(ends), "wrong": wrong}
-        )
-    )
+    print(json.dumps({**vars(args), "rounds": len(rounds), "kills": dict(kills), "ends": dict(ends), "wrong": wrong}))
     return 1 if wrong else 0
 
 
