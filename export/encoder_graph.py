@@ -56,14 +56,18 @@ def build_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
 
 
 def write_layers(g: GraphBuilder, x: str, dims: Dims, weights: Weights, last_norm: str, kind: LinearKind) -> None:
-    """Write the layers over the positions `x` `[batch, n_audio_ctx, n_audio_state]`, the norm behind them, and save."""
+    """Write the layers over the positions `x` `[batch, n_audio_ctx, n_audio_state]`, the norm behind them, and save.
+
+    The first layer's attention is float32 in every precision: few channels of its input are far louder than the rest,
+    and rounding it alone costs most of what rounding the encoder costs.
+    """
     root = "model.encoder"
     branch: tuple[str, ...] = ()
     residual = x
     for i in range(dims.n_audio_layer):
         name = f"{root}.layers.{i}"
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.self_attn_layer_norm")
-        branch = (_self_attention(g, y, dims, weights, f"{name}.self_attn", kind),)
+        branch = (_self_attention(g, y, dims, weights, f"{name}.self_attn", "fp32" if i == 0 else kind),)
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.final_layer_norm")
         branch = feed_forward(g, y, weights, name, kind)
     features, _ = residual_norm(g, branch, residual, weights, f"{root}.{last_norm}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from specedge.export.decoder_graph import padded_vocabulary
 from specedge.export.selfcheck import relative_error
 from specedge.runtime.engine.engine import Engine
 from support.checkpoints import make_checkpoint
-from support.edits import edit_config
-from support.exported import PRECISIONS, VARIANTS, bundle, engine, load_transformers, noise_mel
+from support.edits import edit_config, read_tensors, write_tensors
+from support.exported import PRECISIONS, VARIANTS, bundle, checkpoint, engine, load_transformers, noise_mel
 from support.exported import transformers_model as peer
 
 # Relative to the size of the outputs: what rounding to 8 and to 4 bits costs these small, unforgiving models.
@@ -114,6 +115,24 @@ def test_a_short_window_is_a_model_with_fewer_positions(precision: str, n_frames
         got, _ = measured_of(engine(precision), mel, ids)
     assert got.shape == features.shape == (n_ctx, 64)
     assert relative_error(got, features) < MOST_FEATURES_ERROR[precision]
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_loud_channels_of_the_first_attention_cost_no_precision(precision: str, tmp_path: Path) -> None:
+    """The same function, with two channels a hundred times as loud and their weights a hundredth."""
+    weights = read_tensors(shutil.copytree(checkpoint(), tmp_path / "loud") / "model.safetensors")
+    layer = "model.encoder.layers.0"
+    for part in ("weight", "bias"):
+        weights[f"{layer}.self_attn_layer_norm.{part}"][[3, 40]] *= 100
+    for part in "qkv":
+        weights[f"{layer}.self_attn.{part}_proj.weight"][:, [3, 40]] /= 100
+    write_tensors(tmp_path / "loud" / "model.safetensors", weights)
+    with open_checkpoint(tmp_path / "loud") as source:
+        loud = Engine(write_bundle(source, tmp_path / "out", precision=precision, name="loud", version="0.1.0"))
+    mel = window("plain", seed=5)
+    exact = engine("fp32").encode(mel).hidden
+    error, error_of_plain = (relative_error(made.encode(mel).hidden, exact) for made in (loud, engine(precision)))
+    assert error < 1.05 * error_of_plain
 
 
 def test_the_cut_of_one_window_does_not_touch_the_next() -> None:
