@@ -3,8 +3,8 @@
 `TokenMap` gives what followed the last few ids: candidates with counts and confidences. Sections up to 2 MiB are
 checked on opening, larger ones and the contents before the first look-up.
 
-A reader keeps the map that it opened, whoever replaces or overwrites the file. Truncating a mapped file would end the
-process (SIGBUS), so a map up to 64 MB is read, and a larger one is copied to a file without a name, which is mapped.
+A reader keeps the map that it opened, whoever replaces the file. A map up to 64 MB is read, a larger one is mapped, and
+must not be overwritten in place.
 
 `NgramIndex` gives every id that may follow a few ids, for a CTC search. The keys of a map are its corpus's n-grams;
 sorted by all but their last id, they tell all that came next. It takes about 14 bytes of memory for each key.
@@ -16,20 +16,18 @@ import contextlib
 import errno
 import mmap
 import os
-import shutil
 import stat
 import sys
-import tempfile
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import MapError, MapNotFoundError, ResourceError
+from specedge.errors import MapError, MapNotFoundError
 
 from .tmap_format import (
     CONF_BLOCK,
@@ -48,34 +46,16 @@ from .tmap_format import (
 __all__ = ["Candidate", "Followers", "LONGEST", "MAX_KEYS", "NgramIndex", "TokenMap", "held_bytes"]
 
 READ_BYTES = 64 << 20
-_COPY_BYTES = 1 << 20
 
 
 def held_bytes(path: str | os.PathLike[str]) -> bytes | mmap.mmap:
-    """All bytes of a file, as nobody else can change them. Raises OSError; ResourceError without room for a copy."""
+    """All bytes of a file, mapped where there are many. Raises OSError."""
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a pipe would wait for a writer
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        return _copied(file, path) if size > READ_BYTES else file.read(size)
-
-
-def _copied(file: BinaryIO, path: str | os.PathLike[str]) -> mmap.mmap:
-    """A mapped copy without a name."""
-    places = (os.path.dirname(os.path.realpath(path)), tempfile.gettempdir())
-    for place in places:
-        try:
-            with tempfile.TemporaryFile(buffering=0, prefix=".specedge-", dir=place) as copy:
-                file.seek(0)
-                shutil.copyfileobj(file, copy, _COPY_BYTES)
-                return mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            reason = error.strerror
-    raise ResourceError(
-        f"{os.fspath(path)}: a map of this size is used by a copy, and there is no room for one in {places[0]} or "
-        f"{places[1]}: {reason}; set TMPDIR to a folder with room"
-    )
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size > READ_BYTES else file.read(size)
 
 
 EAGER_BYTES = 2 << 20  # 0.9 ms of CRC-32 at most for each section on opening
@@ -125,15 +105,12 @@ class TokenMap:
         """Open the file `path`; with `fingerprint` (see `text_fingerprint`), refuse another vocabulary's.
 
         Raises MapError when the file is missing, no token map, damaged, of another version or for another vocabulary;
-        ResourceError when it is larger than 64 MB and there is no room for a copy.
         """
         where = os.fspath(path)
         if sys.byteorder != "little":
             raise MapError(f"{where}: token maps need a little-endian machine")
         try:
             data = held_bytes(path)
-        except ResourceError:
-            raise
         except (OSError, ValueError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             kind = MapNotFoundError if isinstance(error, FileNotFoundError) else MapError
