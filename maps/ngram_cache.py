@@ -22,7 +22,6 @@ import sqlite3
 import struct
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,8 @@ from typing import Any, Self
 
 from specedge.errors import ResourceError
 from specedge.files import SIDE_FILES, private_file, private_folder
+
+from .lru import Lru
 
 __all__ = [
     "ENTRY_BYTES",
@@ -106,22 +107,23 @@ class NgramCache:
     """Keys of at most `longest` ids; `budget_bytes` bounds `size_bytes` always; `version` changes with the contents."""
 
     def __init__(self, budget_bytes: int = 4 << 20, *, longest: int = MAX_ORDER) -> None:
-        self.budget_bytes, self._longest = budget_bytes, longest
-        self._entries: OrderedDict[int, tuple[int, ...]] = OrderedDict()
-        self._size = 0
+        self._longest = longest
+        # Keys and pairs are packed: an integer, and ids and counts in turn.
+        self._entries: Lru[int, tuple[int, ...]] = Lru(
+            budget_bytes, lambda _, flat: ENTRY_BYTES + len(flat) // 2 * PAIR_BYTES
+        )
         self.version = 0
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def size_bytes(self) -> int:
-        return self._size
+        return self._entries.size_bytes
 
     def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
         """Count the n-grams of `tokens`, the text ids of one window behind `n_known` that were counted before."""
-        with self._lock:
+        with self._entries.lock:
             self.version += 1
             for key, id_ in ngrams(tokens, n_known, self._longest):
                 self._count(_packed(key), id_)
@@ -130,11 +132,7 @@ class NgramCache:
         """The (id, count) pairs after `key`, one to four ids; the entry becomes the most recently used."""
         if not 1 <= len(key) <= MAX_ORDER or min(key) < 0 or max(key) > MAX_ID:
             return []
-        with self._lock:
-            packed = _packed(key)
-            flat = self._entries.get(packed, ())
-            if flat:
-                self._entries.move_to_end(packed)
+        flat = self._entries.get(_packed(key)) or ()
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def draft(
@@ -144,37 +142,14 @@ class NgramCache:
         return draft_by_counts(self.pairs, context, n_draft, thresholds)
 
     def _count(self, key: int, id_: int) -> None:
-        flat = self._entries.get(key)
-        if flat is None:
-            if self._make_room(ENTRY_BYTES + PAIR_BYTES):
-                self._entries[key] = (id_, 1)
-                self._size += ENTRY_BYTES + PAIR_BYTES
-            return
-        self._entries.move_to_end(key)
+        flat = self._entries.get(key) or ()
         pairs = dict(zip(flat[::2], flat[1::2], strict=True))
-        if id_ in pairs:
-            pairs[id_] += 1
-            if pairs[id_] > MAX_COUNT:
-                pairs = {known: (count + 1) // 2 for known, count in pairs.items()}
-        elif len(pairs) < MAX_PAIRS:
-            if not self._make_room(PAIR_BYTES, keep=key):
-                return
-            pairs[id_] = 1
-            self._size += PAIR_BYTES
-        else:
+        if id_ not in pairs and len(pairs) == MAX_PAIRS:
             del pairs[min(pairs, key=lambda known: pairs[known])]  # the rarest, of equals the oldest
-            pairs[id_] = 1
-        self._entries[key] = tuple(value for pair in pairs.items() for value in pair)
-
-    def _make_room(self, n_bytes: int, keep: int | None = None) -> bool:
-        """Evict until `n_bytes` more fit; False if even an empty cache is too small."""
-        while self._size + n_bytes > self.budget_bytes:
-            oldest = next(iter(self._entries), None)
-            if oldest is None or oldest == keep:
-                return False
-            flat = self._entries.pop(oldest)
-            self._size -= ENTRY_BYTES + len(flat) // 2 * PAIR_BYTES
-        return True
+        pairs[id_] = pairs.get(id_, 0) + 1
+        if pairs[id_] > MAX_COUNT:
+            pairs = {known: (count + 1) // 2 for known, count in pairs.items()}
+        self._entries.put(key, tuple([value for pair in pairs.items() for value in pair]))
 
 
 def ngrams(tokens: Sequence[int], n_known: int = 0, longest: int = MAX_ORDER) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -205,7 +180,7 @@ _WAL_BYTES = 1 << 20
 _FULL_SHARE = 0.8  # of the pages in use before anything is evicted
 _KEPT_SHARE = 0.75
 _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
-DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second when a message quotes a damaged file
+_DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second when a message quotes a damaged file
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS gram (
@@ -304,7 +279,7 @@ class UserCache:
         for _ in range(2):  # another process may replace a broken one meanwhile: only what is broken twice goes
             try:
                 return _connect(self.path, self._budget_bytes)
-            except DATABASE_ERRORS as error:
+            except _DATABASE_ERRORS as error:
                 if not _is_broken(error):
                     raise
         self._set_aside()
@@ -340,7 +315,7 @@ class UserCache:
         """A cache that fails gives one warning and is not used again: it must never stop a transcription."""
         try:
             yield
-        except (*DATABASE_ERRORS, OSError) as error:
+        except (*_DATABASE_ERRORS, OSError) as error:
             _log.warning("%s cannot be used as a cache (%s): nothing is learned in this run", self.path, error)
             self._close()
             if _is_broken(error):
@@ -354,7 +329,7 @@ def _is_broken(error: Exception) -> bool:
 
 
 def _connect(path: Path, budget_bytes: int) -> sqlite3.Connection:
-    connection = open_database(path, _SCHEMA, _use_wal)
+    connection = _open_database(path, logs_ahead=True)
     try:
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
         connection.execute(f"PRAGMA max_page_count = {max(budget_bytes // page_bytes, 1)}").fetchall()
@@ -365,10 +340,8 @@ def _connect(path: Path, budget_bytes: int) -> sqlite3.Connection:
     return connection
 
 
-def open_database(
-    path: str | os.PathLike[str], schema: str, prepare: Callable[[sqlite3.Connection], None] | None = None
-) -> sqlite3.Connection:
-    """Open a private sqlite3 database with this schema, made if it is new; `prepare` sets up its journal.
+def _open_database(path: str | os.PathLike[str], *, logs_ahead: bool = False) -> sqlite3.Connection:
+    """Open a private database, made if it is new; `logs_ahead`: with a write-ahead log.
 
     Raises sqlite3.DatabaseError for another version or no database, UnicodeDecodeError for some damaged ones.
     """
@@ -376,8 +349,8 @@ def open_database(
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA trusted_schema = OFF").fetchall()
-        if prepare is not None:
-            prepare(connection)
+        if logs_ahead:
+            _use_wal(connection)
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if version != SCHEMA_VERSION and (version or n_tables):
@@ -385,21 +358,21 @@ def open_database(
             error.sqlite_errorcode = sqlite3.SQLITE_SCHEMA
             raise error
         if not version:
-            connection.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def query_database(path: str | os.PathLike[str], schema: str, query: str) -> Iterator[Any]:
+def _query(path: str | os.PathLike[str], query: str) -> Iterator[Any]:
     """The rows of a database, none where there is no file. Raises ResourceError where it is no usable cache."""
     if not os.path.exists(path):
         return
     try:
-        with contextlib.closing(open_database(path, schema)) as connection:
+        with contextlib.closing(_open_database(path)) as connection:
             yield from connection.execute(query)
-    except DATABASE_ERRORS as error:
+    except _DATABASE_ERRORS as error:
         raise ResourceError(
             f"{os.fspath(path)}: no usable cache ({error}); `specedge disk clear learned` removes it"
         ) from None
@@ -449,7 +422,7 @@ def show(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{os.fspath(path)}: cannot be read ({error.strerror or error}); set SPECEDGE_HOME to a folder of yours"
         ) from None
     query = "SELECT vocabulary, count(*), max(used) FROM gram GROUP BY 1"
-    for vocabulary, n_rows, used in query_database(path, _SCHEMA, query):
+    for vocabulary, n_rows, used in _query(path, query):
         if not isinstance(vocabulary, bytes) or not isinstance(used, int):
             continue  # of another program
         found["entries"][vocabulary.hex()] = n_rows
@@ -460,7 +433,7 @@ def show(path: str | os.PathLike[str]) -> dict[str, Any]:
 def export(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, tuple[int, ...], int, int]]:
     """Everything in the cache: vocabulary, key, id, count. Raises ResourceError where the file is no cache."""
     query = "SELECT vocabulary, key, id, count FROM gram ORDER BY 1, 2, 3"
-    for vocabulary, key, id_, count in query_database(path, _SCHEMA, query):
+    for vocabulary, key, id_, count in _query(path, query):
         ids = _unpacked(key) if isinstance(vocabulary, bytes) and isinstance(key, bytes) else ()
         if ids and _is_pair(id_, count):
             yield vocabulary, ids, id_, count

@@ -352,7 +352,7 @@ def _is_clips(values: tuple[float, ...]) -> bool:
 
 DRAFTERS = ("none", "tokenmap", "ngram", "draft", "ctc", *HEAD_KINDS, "auto")
 READS_MAPS = ("tokenmap", "ctc", "draft", "auto")
-REMEMBERS = ("ngram", "draft", "auto")
+REMEMBERS = ("ngram", "auto")
 HAS_MODEL = ("draft", "auto")
 MAP_PRESETS = ("default", "paper")
 TRANSLATIONS = ("words", "tokens", "direct")
@@ -418,7 +418,7 @@ class DrafterOptions:
     )
     remember: bool = described(
         False,
-        "Keep n-grams and translated words of your text for later runs (ngram, draft, auto).",
+        "Keep n-grams of your text for later runs (ngram, auto).",
         **_DRAFTING,
     )
     allow_inexact: bool = described(

@@ -13,7 +13,6 @@ Two detectors give probabilities: `EnergyDetector` needs no model, `SileroDetect
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -294,22 +293,6 @@ class SpanFinder:
         if self._is_kept:
             may_split = self._pause_from and math.isfinite(self._options.max_speech_samples)
             self._padding.grow(self._pause_from if may_split else until)
-
-
-def speech_spans(probabilities: Iterable[float], n_samples: int, options: VadOptions | None = None) -> list[Span]:
-    """The spans of speech, sorted, in samples at 16 kHz, of audio of `n_samples` with one probability a frame of 512.
-
-    A last frame may be part of a frame and silence, or silence only, as faster-whisper pads the audio.
-    """
-    finder = SpanFinder(VadOptions() if options is None else options)
-    pieces = [piece for probability in probabilities for piece in finder.push(probability)]
-    spans: list[Span] = []
-    for piece in [*pieces, *finder.finish(n_samples)]:
-        if piece.is_new:
-            spans.append((piece.start, piece.end))
-        else:
-            spans[-1] = (spans[-1][0], piece.end)
-    return spans
 
 
 _Float = TypeVar("_Float", np.float32, np.float64)

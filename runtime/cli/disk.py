@@ -115,7 +115,7 @@ def clear(what: tuple[str, ...]) -> None:
 def export(model: str | None) -> None:
     """Print what was learned from your text as JSON lines.
 
-    A line is a vocabulary, a key, an id and its count, or the words of two vocabularies.
+    A line is a vocabulary, a key, an id and its count.
 
     \b
     Examples:
@@ -123,7 +123,6 @@ def export(model: str | None) -> None:
       specedge disk export -m small
     """
     from specedge.maps.ngram_cache import export as export_cache
-    from specedge.maps.word_cache import everything
 
     tokenizer, fingerprint = None, b""
     if model is not None:
@@ -136,8 +135,6 @@ def export(model: str | None) -> None:
         if tokenizer is not None and vocabulary == fingerprint and max(*key, id_) < tokenizer.special.n_vocab:
             row |= {"key_text": tokenizer.decode(key), "text": tokenizer.decode([id_])}
         click.echo(json.dumps(row))
-    for pair, source, target in everything(store.word_cache_path()):
-        click.echo(json.dumps({"vocabularies": pair.hex(), "draft": source, "target": target}))
 
 
 def _models() -> _Kept:
@@ -170,13 +167,11 @@ def _measured() -> _Kept:
 
 def _learned() -> _Kept:
     from specedge.maps.ngram_cache import show as show_cache
-    from specedge.maps.word_cache import everything
 
-    grams, words = store.user_cache_path(), store.word_cache_path()
+    grams, words = store.user_cache_path(), store.home() / "words.sqlite"  # the second is of older versions
     factors = tuple(store.learned_folder().glob("*.factors"))
     counts = {
         "n-grams": lambda: sum(show_cache(grams)["entries"].values()),
-        "words": lambda: sum(1 for _ in everything(words)),
         "sessions of a draft model": lambda: len(factors),
     }
     said = [f"{n} {what}" for what, count in counts.items() if (n := _counted(count))]

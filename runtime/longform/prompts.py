@@ -120,15 +120,12 @@ class SpeechPrompts:
 
     @property
     def history(self) -> tuple[int, ...]:
-        """See `Prompts.history`."""
         return tuple(self._text)
 
     def window(self, language: str | None, *, is_first: bool, n_audio: int = 0) -> list[int]:
-        """See `Prompts.window`."""
         return [*self._special.prompt(n_audio, language, self.context), *(self._prefix if is_first else ())]
 
     def add(self, segments: Sequence[Sequence[int]], temperature: float) -> None:
-        """See `Prompts.add`."""
         self._text += [token for segment in segments for token in segment if token < self._special.eot]
         del self._text[: -self._limit]
 

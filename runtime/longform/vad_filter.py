@@ -21,7 +21,6 @@ from specedge.models import store
 
 from ..audio.audio import AudioStream, take
 from ..audio.vad import (
-    DETECTORS,
     FRAME_SAMPLES,
     EnergyDetector,
     Piece,
@@ -29,22 +28,18 @@ from ..audio.vad import (
     Span,
     SpanFinder,
     VadOptions,
-    speech_spans,
 )
 from ..engine.session import Canceller
 from .segments import Segment, Word
 
 __all__ = [
-    "DETECTORS",
     "Detector",
     "SpeechAudio",
     "SpeechMap",
-    "SpeechStream",
     "VadOptions",
     "find_speech",
     "make_detector",
     "restore_times",
-    "speech_spans",
 ]
 
 _SAMPLE_RATE = 16_000
@@ -135,14 +130,6 @@ class Detector(Protocol):
     def finish(self, rest: NDArray[np.float32], /) -> NDArray[np.float32]: ...
 
 
-class _Samples(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def duration_s(self) -> float | None: ...
-    def read(self, n_samples: int, /) -> NDArray[np.float32]: ...
-
-
 def make_detector(options: VadOptions, *, canceller: Canceller | None = None) -> Detector:
     """Return a new detector of the kind that the options name, for one stream. `canceller` stops its model's runs.
 
@@ -153,20 +140,19 @@ def make_detector(options: VadOptions, *, canceller: Canceller | None = None) ->
     return EnergyDetector()
 
 
-class SpeechStream:
-    """The speech of an audio stream, end to end, read like the stream itself.
+class SpeechAudio:
+    """The speech of an audio stream, end to end, read like the stream itself, which stays the caller's to close.
 
-    stream: an AudioStream, or anything with its `read`, `name` and `duration_s`; it stays the caller's to close.
     Errors: what the stream's `read` raises, and ModelError, ResourceError and Interrupted of the detector.
     """
 
     def __init__(
-        self, stream: _Samples, options: VadOptions | None = None, *, detector: Detector | None = None
+        self, stream: AudioStream, options: VadOptions | None = None, *, detector: Detector | None = None
     ) -> None:
         self.name = stream.name
         self.options = VadOptions() if options is None else options
         self.times = SpeechMap()
-        self._stream = stream
+        self._stream, self._is_owner = stream, False
         self._detector = make_detector(self.options) if detector is None else detector
         self._finder = SpanFinder(self.options)
         self._held = np.zeros(0, np.float32)  # samples of the original audio, from `_held_from` on
@@ -207,6 +193,23 @@ class SpeechStream:
         """Return the segment with its times in the original audio."""
         return restore_times(segment, self.times)
 
+    def again(self) -> SpeechAudio | None:
+        """Return the same speech from its beginning, to be closed; None where the audio can be read only once.
+
+        The loudest frame of all speech is found in a reading of its own (audio/mel.py), so speech is found twice.
+        """
+        source = self._stream.again()
+        if source is None:
+            return None
+        speech = SpeechAudio(source, self.options)
+        speech._is_owner = True
+        return speech
+
+    def close(self) -> None:
+        """Close what `again` opened."""
+        if self._is_owner:
+            self._stream.close()
+
     def _fetch(self) -> None:
         """Read one block and release the speech that it decides."""
         block = self._stream.read(_BLOCK_FRAMES * FRAME_SAMPLES)
@@ -236,30 +239,11 @@ class SpeechStream:
             self._ready.append(self._held[piece.start - self._held_from : piece.end - self._held_from].copy())
 
 
-def find_speech(stream: _Samples, options: VadOptions | None = None, *, detector: Detector | None = None) -> list[Span]:
+def find_speech(
+    stream: AudioStream, options: VadOptions | None = None, *, detector: Detector | None = None
+) -> list[Span]:
     """Return the spans of speech of a stream, read to its end: (start, end) in samples at 16 kHz, sorted."""
-    speech = SpeechStream(stream, options, detector=detector)
+    speech = SpeechAudio(stream, options, detector=detector)
     while len(speech.read(1 << 16)):
         pass
     return speech.times.spans
-
-
-class SpeechAudio(SpeechStream):
-    """A SpeechStream over an AudioStream, which stays the caller's to close."""
-
-    def __init__(self, stream: AudioStream, options: VadOptions, *, is_owner: bool = False) -> None:
-        super().__init__(stream, options)
-        self._source, self._is_owner = stream, is_owner
-
-    def again(self) -> SpeechAudio | None:
-        """Return the same speech from its beginning, to be closed; None where the audio can be read only once.
-
-        The loudest frame of all speech is found in a reading of its own (audio/mel.py), so speech is found twice.
-        """
-        source = self._source.again()
-        return None if source is None else SpeechAudio(source, self.options, is_owner=True)
-
-    def close(self) -> None:
-        """Close what `again` opened."""
-        if self._is_owner:
-            self._source.close()

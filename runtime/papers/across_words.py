@@ -23,14 +23,12 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.word_cache import WordCache
-from specedge.models import store
 
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import check_share
@@ -57,7 +55,7 @@ def direct_map(source: Sequence[bytes], target: Sequence[bytes]) -> NDArray[np.i
 
 
 class AcrossWords(Translation):
-    """See the module. `cache` holds what was spelt before; `on_close` is called with it when the drafter is closed."""
+    """See the module. `cache` holds what was spelt before."""
 
     def __init__(
         self,
@@ -66,11 +64,9 @@ class AcrossWords(Translation):
         *,
         mode: str = "words",
         cache: WordCache | None = None,
-        on_close: Callable[[WordCache], object] | None = None,
     ) -> None:
         self._draft, self._target, self._mode = draft, target, mode
         self._starts_bare = not target.special.begins_with_space
-        self._on_close = on_close
         self.cache = WordCache() if cache is None else cache
         eot = draft.special.eot
         self.direct = [int(id_) for id_ in direct_map(draft.ranks[:eot], target.ranks[: target.special.eot])]
@@ -178,12 +174,6 @@ class AcrossWords(Translation):
                 self._note(source, token)
         if self._n_noted > 2 * len(self.cache) + _MORE_RUNS:
             self._note_all()
-
-    def close(self) -> None:
-        """See `Translation.close`."""
-        on_close, self._on_close = self._on_close, None
-        if on_close is not None:
-            on_close(self.cache)
 
     def special(self, token: int) -> int:
         """The target's id of a special token of the draft, -1 for the end of the text and for what has none."""
@@ -433,17 +423,7 @@ def translation(model: DraftModel, target: Bundle, options: DrafterOptions) -> A
     mine, theirs = model.bundle.tokenizer, target.tokenizer
     pair = [text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (mine, theirs)]
     key = hashlib.sha256(b"".join(pair) + options.translation.encode()).digest()
-    is_new = key not in model.words
     cache = model.words.setdefault(key, WordCache())
-    path = store.path_to_keep(store.word_cache_path) if options.remember else None
-    if path is not None and is_new:
-        cache.load(path, key, n_source=mine.special.eot, n_target=theirs.special.eot)
-    made = AcrossWords(
-        mine,
-        theirs,
-        mode=options.translation,
-        cache=cache,
-        on_close=None if path is None else partial(WordCache.save, path=path, pair=key),
-    )
+    made = AcrossWords(mine, theirs, mode=options.translation, cache=cache)
     check_share(made.share, model.bundle.manifest, target.manifest)
     return made

@@ -217,11 +217,9 @@ class SpecialTokens(TokenLayout):
 
     @property
     def silence_id(self) -> int | None:
-        """See `TokenLayout.silence_id`."""
         return self.no_speech
 
     def asks_times(self, prompt: Sequence[int]) -> bool:
-        """See `TokenLayout.asks_times`."""
         return self.no_timestamps not in prompt
 
     def silence_row(self, prompt: Sequence[int]) -> int | None:
@@ -236,12 +234,10 @@ class SpecialTokens(TokenLayout):
         return [*(id_ for id_ in control if id_ is not None), *([self.no_timestamps] if timestamps else [])]
 
     def control_names(self) -> Mapping[int, str]:
-        """See `TokenLayout.control_names`."""
         names = {id_: f"<|{code}|>" for code, id_ in self.languages.items()}
         return {**names, self.no_timestamps: "<|notimestamps|>"}
 
     def check_request(self, language: str | None, task: str) -> None:
-        """See `TokenLayout.check_request`."""
         if self.is_multilingual:
             language = language or next(iter(self.languages))
         self.prompt(language, task)

@@ -73,12 +73,10 @@ class SpeechTokens(TokenLayout):
 
     @property
     def says_language(self) -> bool:
-        """See `TokenLayout.says_language`."""
         return bool(self.unknown)
 
     @property
     def begins_with_space(self) -> bool:
-        """See `TokenLayout.begins_with_space`."""
         return False
 
     @property
@@ -87,11 +85,9 @@ class SpeechTokens(TokenLayout):
         return None
 
     def asks_times(self, prompt: Sequence[int]) -> bool:
-        """See `TokenLayout.asks_times`."""
         return False
 
     def silence_row(self, prompt: Sequence[int]) -> int | None:
-        """See `TokenLayout.silence_row`."""
         return None
 
     def never_sampled(self, *, timestamps: bool) -> Iterable[int]:
@@ -99,11 +95,9 @@ class SpeechTokens(TokenLayout):
         return range(self.eot + 1, self.n_vocab)
 
     def control_names(self) -> Mapping[int, str]:
-        """See `TokenLayout.control_names`."""
         return {}
 
     def check_request(self, language: str | None, task: str) -> None:
-        """See `TokenLayout.check_request`."""
         if task != "transcribe":
             raise UsageError(f"task {task!r}: a speech LLM is asked to transcribe; give a Whisper model to translate")
         if language is not None:
@@ -134,7 +128,6 @@ class SpeechTokens(TokenLayout):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """See `TokenLayout.to_json`."""
         languages = {code: list(ids) for code, ids in self.languages.items()}
         return {
             "eot": self.eot,

@@ -181,11 +181,6 @@ def write_table(path: str | os.PathLike[str], ranks: Sequence[bytes], pattern: s
         raise ResourceError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
 
 
-def read_table(path: str | os.PathLike[str]) -> list[bytes]:
-    """The tokens of a tokenizer.bin, index = id. Raises BundleError if it is missing, too large or damaged."""
-    return unpack_table(_content(path), os.fspath(path))
-
-
 def _content(path: str | os.PathLike[str]) -> bytes:
     """What is in the file, a byte more than the most that may be at most. Raises BundleError."""
     limit = _HEADER.size + MAX_TABLE_BYTES

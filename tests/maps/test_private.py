@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from specedge.maps.ngram_cache import UserCache, export
-from specedge.maps.word_cache import WordCache, everything
 from specedge.runtime.papers.adapter import load_factors, save_factors
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX modes")
@@ -36,12 +35,6 @@ def learn(home: Path) -> None:
     cache.close()
 
 
-def learn_words(home: Path) -> None:
-    cache = WordCache()
-    cache.put((1, 2), (3,))
-    assert cache.save(home / "words.sqlite", MARK)
-
-
 def learn_factors(home: Path) -> None:
     factors = np.zeros((4, 2), np.float32), np.zeros((2, 4), np.float32)
     assert save_factors(home / "learned" / "one.factors", MARK, factors)
@@ -54,7 +47,7 @@ def _open_umask() -> Iterator[None]:
     os.umask(old)
 
 
-@pytest.mark.parametrize("write", [learn, learn_words, learn_factors])
+@pytest.mark.parametrize("write", [learn, learn_factors])
 def test_what_is_made_is_private(tmp_path: Path, write: Writer) -> None:
     home = tmp_path / "a" / "home"
     write(home)
@@ -62,7 +55,7 @@ def test_what_is_made_is_private(tmp_path: Path, write: Writer) -> None:
     assert len(found) > 1 and all(mode == (0o700 if (home / name).is_dir() else 0o600) for name, mode in found.items())
 
 
-@pytest.mark.parametrize("write", [learn, learn_words, learn_factors])
+@pytest.mark.parametrize("write", [learn, learn_factors])
 def test_what_others_could_read_is_closed_when_it_is_opened(tmp_path: Path, write: Writer) -> None:
     home = tmp_path / "home"
     write(home)
@@ -77,17 +70,16 @@ def test_what_others_could_read_is_closed_when_it_is_opened(tmp_path: Path, writ
         assert modes(home)["learned.sqlite.bad"] == 0o600
 
 
-@pytest.mark.parametrize("read", [lambda path: list(export(path)), lambda path: list(everything(path))])
-def test_reading_closes_it_too(tmp_path: Path, read: Callable[[Path], object]) -> None:
+def test_reading_closes_it_too(tmp_path: Path) -> None:
     path = tmp_path / "some.sqlite"
     sqlite3.connect(path).close()
     path.touch()
     path.chmod(0o644)
-    read(path)
+    list(export(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("write", [learn, learn_words, learn_factors])
+@pytest.mark.parametrize("write", [learn, learn_factors])
 def test_a_folder_with_other_things_in_it_keeps_its_mode(tmp_path: Path, write: Writer) -> None:
     """Models that several users share, or a folder that has nothing to do with specedge: /tmp, say."""
     (tmp_path / "models").mkdir()

@@ -19,8 +19,8 @@ from specedge.runtime.audio.vad import FRAME_SAMPLES, Piece, SileroDetector, Spa
 from specedge.runtime.longform.segments import Segment, Word
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.longform.vad_filter import (
+    SpeechAudio,
     SpeechMap,
-    SpeechStream,
     VadOptions,
     find_speech,
     make_detector,
@@ -57,7 +57,7 @@ def numbered(n_samples: int) -> NDArray[np.float32]:
     return np.arange(n_samples, dtype=np.float32) / np.float32(1 << 23)
 
 
-def read(stream: SpeechStream, sizes: list[int]) -> NDArray[np.float32]:
+def read(stream: SpeechAudio, sizes: list[int]) -> NDArray[np.float32]:
     out = []
     while len(block := stream.read(sizes[len(out) % len(sizes)])):
         out.append(block)
@@ -112,7 +112,7 @@ def test_it_gives_the_samples_of_its_spans_for_any_reads(
     samples = numbered(max(len(values) * FRAME_SAMPLES + rest, 1))
     values = [*values, 0.9]
     options = VadOptions(min_silence_duration_ms=min_silence_ms)
-    stream = SpeechStream(open_audio(samples), options, detector=Scripted(values, delay))
+    stream = SpeechAudio(open_audio(samples), options, detector=Scripted(values, delay))
     got = read(stream, [*sizes, 10_000])
     spans = stream.times.spans
     assert spans == find_speech(open_audio(samples), options, detector=Scripted(values, delay))
@@ -125,14 +125,14 @@ def test_energy_spans_do_not_depend_on_the_reads() -> None:
     samples = np.pad(speech(SAMPLES[0]), (50_000, 70_123))
     results = []
     for sizes in ([1 << 20], [160], [7919, 31]):
-        stream = SpeechStream(open_audio(samples))
+        stream = SpeechAudio(open_audio(samples))
         results.append((stream.times.spans, read(stream, sizes).tobytes()))
         assert stream.name == "array"
     assert results[1][1] == results[0][1] == results[2][1] and len(results[0][1]) > 40_000
 
 
 def test_audio_without_speech_is_an_empty_stream() -> None:
-    stream = SpeechStream(open_audio(np.zeros(100_000, np.float32)))
+    stream = SpeechAudio(open_audio(np.zeros(100_000, np.float32)))
     assert len(stream.read(5)) == 0 and len(stream.read(5)) == 0
     assert stream.duration_after_vad_s == 0.0 and stream.duration_s == 6.25
     assert stream.restored(segment(1.0, 2.0)) == segment(1.0, 2.0)
@@ -146,7 +146,7 @@ def test_a_transcription_of_it_has_the_times_of_the_original() -> None:
     values = [0.0] * 100 + [0.9] * 32 + [0.0] * 100 + [0.9] * 30
     options = VadOptions(speech_pad_ms=0, min_silence_duration_ms=100)
     audio = open_audio(numbered(len(values) * FRAME_SAMPLES))
-    stream: Any = SpeechStream(audio, options, detector=Scripted([*values, 0.0]))
+    stream: Any = SpeechAudio(audio, options, detector=Scripted([*values, 0.0]))
     stream.again = lambda: None
     result = transcribe(engine, fake_bundle(special), stream, TranscribeOptions(language="en"))
     assert [(s.text, s.start, s.end) for s in map(stream.restored, result)] == [
@@ -168,7 +168,7 @@ def test_the_duration_of_a_pipe_is_known_at_its_end() -> None:
             self.n_left -= n
             return np.zeros(n, np.float32)
 
-    stream = SpeechStream(Pipe())
+    stream = SpeechAudio(Pipe())
     assert stream.duration_s is None
     stream.read(1)
     assert stream.duration_s == 2.5
@@ -194,7 +194,7 @@ def test_memory_does_not_grow_with_the_length() -> None:
             return self.cycle[start : start + n]
 
     source = Endless()
-    stream = SpeechStream(source)
+    stream = SpeechAudio(source)
     stream.read(480_000)
     tracemalloc.start()
     try:

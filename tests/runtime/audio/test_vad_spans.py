@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.errors import UsageError
-from specedge.runtime.audio.vad import FRAME_SAMPLES, SpanFinder, VadOptions, speech_spans
+from specedge.runtime.audio.vad import FRAME_SAMPLES, Span, SpanFinder, VadOptions
+
+
+def speech_spans(values: Sequence[float], n_samples: int, options: VadOptions) -> list[Span]:
+    finder = SpanFinder(options)
+    pieces = [piece for value in values for piece in finder.push(value)]
+    spans: list[Span] = []
+    for piece in [*pieces, *finder.finish(n_samples)]:
+        start = piece.start if piece.is_new else spans.pop()[0]
+        spans.append((start, piece.end))
+    return spans
 
 
 @st.composite

@@ -34,7 +34,7 @@ ALONE: dict[str, Any] = {
 
 
 class Speech:
-    """A SpeechStream that knows where the speech is."""
+    """A SpeechAudio that knows where the speech is."""
 
     def __init__(self, stream: AudioStream, options: VadOptions) -> None:
         self.name, self.duration_s = stream.name, stream.duration_s

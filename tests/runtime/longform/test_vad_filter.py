@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 import specedge
 from specedge.errors import UsageError
 from specedge.runtime.audio.audio import open_audio
-from specedge.runtime.longform.vad_filter import SpeechStream
+from specedge.runtime.longform.vad_filter import SpeechAudio
 from support import exported
 
 RATE = 16_000
@@ -35,8 +35,8 @@ def model() -> specedge.WhisperModel:
     return specedge.WhisperModel(str(exported.bundle().path), cpu_threads=1)
 
 
-def speech(options: specedge.VadOptions) -> tuple[NDArray[np.float32], SpeechStream]:
-    stream = SpeechStream(open_audio(SOUND), options)
+def speech(options: specedge.VadOptions) -> tuple[NDArray[np.float32], SpeechAudio]:
+    stream = SpeechAudio(open_audio(SOUND), options)
     return stream.read(1 << 30), stream
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
 from specedge.runtime.text.splitting import PATTERNS
-from specedge.runtime.text.tokenizer import Tokenizer, pack_table, read_table, unpack_table, write_table
+from specedge.runtime.text.tokenizer import Tokenizer, pack_table, unpack_table, write_table
 from support.vocab import mixed_text, table, toy_ranks, toy_special
 
 HEADER_BYTES = 24
@@ -222,9 +222,9 @@ def test_the_pattern_is_kept_in_the_file(tmp_path: Path, pattern: str) -> None:
 
 def test_a_file_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="cannot read .*absent"):
-        read_table(tmp_path / "absent")
+        Tokenizer.load(tmp_path / "absent", toy_special())
     with pytest.raises(BundleError, match="cannot read"):
-        read_table(tmp_path)
+        Tokenizer.load(tmp_path, toy_special())
     with pytest.raises(ResourceError, match="cannot write"):
         write_table(tmp_path / "no" / "folder", [b"a"])
 

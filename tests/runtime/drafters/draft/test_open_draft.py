@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
-from specedge.models import store
 from specedge.runtime import device
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import check_fit, graph_bytes
@@ -154,24 +153,6 @@ def test_what_costs_decide_keeps_an_account(lookahead: str, is_weighed: bool) ->
     unweighed = make_drafter(asked, TargetModel(bundle(), threads=1, weighs=False))
     assert not isinstance(unweighed, AutoDrafter)
     unweighed.close()
-
-
-def test_words_are_kept_only_when_asked_for_and_come_back() -> None:
-    target, draft = bundle(), bundle("int8", "draft en")
-    drafter = opened(target, draft)
-    compared("plain", "timestamps", drafter)
-    drafter.close()
-    assert not store.word_cache_path().exists()
-    drafter = opened(target, draft, remember=True)
-    compared("plain", "timestamps", drafter)
-    n_words = len(drafter.translation.cache)
-    drafter.close()
-    assert n_words and store.word_cache_path().exists()
-    del drafter
-    again = opened(target, draft, remember=True)
-    assert len(again.translation.cache) == n_words
-    compared("plain", "timestamps", again)
-    assert again.translation.cache.n_hits > 0
 
 
 @pytest.mark.parametrize("translation", ["tokens", "direct"])
