@@ -10,10 +10,17 @@ import tomllib
 import click
 
 from specedge.runtime.cli.transcribe import transcribe
-from support.readme import README, command
 from support.tree import ROOT
 
-TEXT = README.read_text(encoding="utf-8")
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def command(name: str) -> str:
+    """The code block that follows the marker `<!-- command: NAME -->`, without its fences."""
+    found = re.search(rf"^<!-- command: {name} -->\n```\w*\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise LookupError(f"README.md has no code block after <!-- command: {name} -->")
+    return found[1]
 
 
 def test_a_reader_gets_through_it() -> None:

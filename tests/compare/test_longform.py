@@ -26,7 +26,7 @@ def peers() -> Iterator[None]:
 
 
 def compared(checkpoint: Path, work: Path, cases: list[Case], *, faster: bool) -> list[Comparison]:
-    from support.compared import Compared
+    from support.peers import Compared
 
     model = Compared(checkpoint, work, faster=faster)
     return [found for case in cases for found in model.compare(case)]

@@ -1,7 +1,5 @@
 """Random-weight Whisper checkpoints in Hugging Face layout, by NumPy alone.
 
-    python tests/support/checkpoints.py SIZE OUT [--dtype float16] [--shards 4] [--n-mels 128] ...
-
 Speed and exactness depend on shapes and on the statistics of the weights, not on what they were trained for. The scales
 here are those of real transformers: LayerNorm gains spread by exp(0.3 n) with a few loud channels, matrices of gain
 1/sqrt(fan-in), a final LayerNorm that gives logits a standard deviation of 3 to 4. A tensor's values depend on the seed
@@ -11,9 +9,7 @@ It does not know what specedge does with the result.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -355,32 +351,8 @@ def make_checkpoint(
     _dump(folder / "generation_config.json", generation_config(shape, layout))
     _dump(folder / "preprocessor_config.json", preprocessor_config(shape))
     if tokenizer:
-        _write_tokenizer(folder, layout)
+        from support.vocab import write_hf_tokenizer  # which needs specedge; the weights do not
+
+        write_hf_tokenizer(folder, layout)
     write_weights(folder, shape, seed=seed, dtype=dtype, shards=shards)
     return folder
-
-
-def _write_tokenizer(folder: Path, layout: Layout) -> None:
-    from support.vocab import write_hf_tokenizer  # which needs specedge; the weights do not
-
-    write_hf_tokenizer(folder, layout)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Write a random-weight Whisper checkpoint in Hugging Face layout.")
-    parser.add_argument("size", choices=list(SIZES))
-    parser.add_argument("out", type=Path)
-    for name in ("n-mels", "n-vocab", "n-audio-ctx", "n-text-ctx"):
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--shards", type=int, default=1)
-    parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16", "float32", "float64"])
-    parser.add_argument("--en", action="store_true")
-    parser.add_argument("--no-tokenizer", dest="tokenizer", action="store_false")
-    options = vars(parser.parse_args())
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    print(make_checkpoint(options.pop("out"), **options))
-
-
-if __name__ == "__main__":
-    main()

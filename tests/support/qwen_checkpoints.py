@@ -18,7 +18,7 @@ from specedge.runtime.engine.speech import SpeechEngine
 from specedge.runtime.text.splitting import PATTERNS, QWEN
 from support.exported import made_folder
 from support.speech_checkpoints import export_speech
-from support.vocab import merges_of, spell, table, toy_ranks
+from support.vocab import merges_of, spell, toy_ranks
 
 N_TEXT = 400
 ADDED = "<|endoftext|> <|im_start|> <|im_end|> <|audio_start|> <|audio_end|> <|audio_pad|> <asr_text>".split()
@@ -77,7 +77,6 @@ SHAPES: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
         {**_DEEP, "hidden_size": 2048, "intermediate_size": 6144},
     ),
 }  # fmt: skip
-_SHARD_BYTES = 1 << 30
 
 
 def qwen_config(*, published: bool = True) -> dict[str, Any]:
@@ -157,42 +156,6 @@ def make_qwen(folder: Path, *, published: bool = True, seed: int = 0) -> Path:
     return folder
 
 
-def write_qwen(folder: Path, size: str) -> Path:
-    """Write a checkpoint of a published shape (see SHAPES) into `folder`, in float16 shards, and give it back.
-
-    Text has GPT-2's 50,256 tokens; the others of the 151,936 have no text.
-    """
-    from safetensors.numpy import save_file
-
-    config, ranks = qwen_config(), table("gpt2")
-    thinker, ids = config["thinker_config"], ids_of(len(ranks))
-    for part, shape in zip(("audio_config", "text_config"), SHAPES[size], strict=True):
-        thinker[part].update(shape)
-    thinker["audio_token_id"] = ids["<|audio_pad|>"]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    ends = [ids["<|endoftext|>"], ids["<|im_end|>"]]
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
-    write_tokenizer(folder, ranks=ranks)
-    places: dict[str, str] = {}
-    shard: dict[str, np.ndarray] = {}
-
-    def end_shard() -> None:
-        file = f"model-{1 + len(set(places.values())):05d}.safetensors"
-        save_file(shard, folder / file, metadata={"format": "pt"})
-        places.update(dict.fromkeys(shard, file))
-        shard.clear()
-
-    for name, value in qwen_weights(config):
-        shard[name] = value.astype(np.float16)
-        if sum(part.nbytes for part in shard.values()) > _SHARD_BYTES:
-            end_shard()
-    end_shard()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    return folder
-
-
-@functools.cache
 def qwen_checkpoint(*, published: bool = True) -> Path:
     """The checkpoint. Do not change it: others use it too."""
     return make_qwen(made_folder("qwen", f"checkpoint-{published}"), published=published)
