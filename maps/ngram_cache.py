@@ -374,7 +374,7 @@ def _query(path: str | os.PathLike[str], query: str) -> Iterator[Any]:
             yield from connection.execute(query)
     except _DATABASE_ERRORS as error:
         raise ResourceError(
-            f"{os.fspath(path)}: no usable cache ({error}); `specedge disk clear learned` removes it"
+            f"{os.fspath(path)}: no usable cache ({error}); `specedge disk --clear learned` removes it"
         ) from None
 
 

@@ -1,6 +1,6 @@
 """The machine: CPUs and instruction set, what a decoder pass costs here by its rows, and the files that keep it.
 
-`CostTable` is T(k), the time of a pass of k rows in units of T(1); `Profile` is what `specedge calibrate` measured.
+`CostTable` is T(k), the time of a pass of k rows in units of T(1); `Profile` is what `doctor --calibrate` measured.
 A file's name includes everything its contents depend on (bundle, CPU, ONNX Runtime, threads); files lie in the user's
 cache folder. A file that is missing, damaged or too large counts as none.
 

@@ -30,6 +30,7 @@ __all__ = [
     "DrafterOptions",
     "ENCODER_PROVIDERS",
     "FALLBACK_TEMPERATURES",
+    "FRAME_SAMPLES",
     "HAS_MODEL",
     "HEAD_GRAPHS",
     "HEAD_KINDS",
@@ -38,6 +39,7 @@ __all__ = [
     "READS_MAPS",
     "TRANSLATIONS",
     "TranscribeOptions",
+    "VadOptions",
     "check_together",
     "described",
     "described_fields",
@@ -348,6 +350,96 @@ def _is_audio_context(value: str | float | None) -> bool:
 
 def _is_clips(values: tuple[float, ...]) -> bool:
     return all(0 <= value <= _MAX_TIME_S for value in values) and list(values) == sorted(values)
+
+
+FRAME_SAMPLES = 512  # of voice activity
+_SAMPLE_RATE_HZ = 16_000
+_DETECTORS = ("energy", "silero")
+_VOICE: dict[str, Any] = {"group": "Voice activity and batches"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VadOptions:
+    """What counts as speech: faster-whisper's names, meanings and defaults, and which detector to ask.
+
+    Raises UsageError for values that cannot be.
+    """
+
+    detector: Literal["energy", "silero"] = described(
+        "energy",
+        "Voice activity detector; silero is a neural model, which must be installed.",
+        names=("--vad-detector",),
+        choices=_DETECTORS,
+        **_VOICE,
+    )
+    threshold: float = described(
+        0.5, "Probability from which a frame is speech.", names=("--vad-threshold",), metavar="X", **_VOICE
+    )
+    neg_threshold: float | None = described(
+        None,
+        "Probability below which speech ends.",
+        names=("--vad-neg-threshold",),
+        metavar="X",
+        default_text="0.15 less",
+        **_VOICE,
+    )
+    min_speech_duration_ms: int = described(
+        0, "Drop speech shorter than this.", names=("--vad-min-speech-duration-ms",), metavar="MS", **_VOICE
+    )
+    max_speech_duration_s: float = described(
+        math.inf,
+        "Split speech longer than this, at its last pause where there is one.",
+        names=("--vad-max-speech-duration-s",),
+        metavar="S",
+        **_VOICE,
+    )
+    min_silence_duration_ms: int = described(
+        2000,
+        "How long silence must last to end speech.",
+        names=("--vad-min-silence-duration-ms",),
+        metavar="MS",
+        **_VOICE,
+    )
+    speech_pad_ms: int = described(
+        400, "Audio kept on both sides of speech.", names=("--vad-speech-pad-ms",), metavar="MS", **_VOICE
+    )
+
+    def __post_init__(self) -> None:
+        for name, is_right, expected in (
+            ("threshold", 0 < self.threshold <= 1, "a probability above 0, up to 1"),
+            (
+                "neg_threshold",
+                self.neg_threshold is None or 0 <= self.neg_threshold <= self.threshold,
+                "0 to threshold, or None",
+            ),
+            ("min_speech_duration_ms", 0 <= self.min_speech_duration_ms < math.inf, "0 or more milliseconds"),
+            # The cut leaves room for both pads and one frame.
+            (
+                "max_speech_duration_s",
+                self.max_speech_samples >= FRAME_SAMPLES,
+                f"more than {2 * (self.speech_pad_ms + 32)} milliseconds: two pads and two frames of 32 ms",
+            ),
+            ("min_silence_duration_ms", 0 <= self.min_silence_duration_ms < math.inf, "0 or more milliseconds"),
+            ("speech_pad_ms", 0 <= self.speech_pad_ms < math.inf, "0 or more milliseconds"),
+            ("detector", self.detector in _DETECTORS, " or ".join(_DETECTORS)),
+        ):
+            if not is_right:
+                raise UsageError(f"VAD option {name}: got {getattr(self, name)!r}, expected {expected}")
+
+    @property
+    def silence_threshold(self) -> float:
+        """`neg_threshold`, or the value that None stands for."""
+        return max(self.threshold - 0.15, 0.01) if self.neg_threshold is None else self.neg_threshold
+
+    @property
+    def max_speech_samples(self) -> float:
+        """How long speech may grow before its pads are added, in samples."""
+        return _SAMPLE_RATE_HZ * self.max_speech_duration_s - FRAME_SAMPLES - 2 * self.pad_samples
+
+    @property
+    def pad_samples(self) -> float:
+        """`speech_pad_ms` in samples."""
+        return _SAMPLE_RATE_HZ * self.speech_pad_ms / 1000
 
 
 DRAFTERS = ("none", "tokenmap", "ngram", "draft", "ctc", *HEAD_KINDS, "auto")

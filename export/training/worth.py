@@ -1,7 +1,7 @@
 """What drafts would save, estimated from held-out windows when a training ends, and said in a sentence.
 
 The estimate replays the target's own text: a draft is right up to its first wrong token, each pass gives one token more
-than that, and passes cost what `specedge calibrate` measured here, else what they cost on a usual machine. Making the
+than that, and passes cost what `doctor --calibrate` measured here, else what they cost on a usual machine. Making the
 drafts is not counted, so `specedge bench` has the last word.
 """
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from specedge.runtime.audio.audio import AudioStream as AudioStream
     from specedge.runtime.audio.audio import decode_audio as decode_audio
     from specedge.runtime.audio.audio import open_audio as open_audio
-    from specedge.runtime.audio.vad import VadOptions as VadOptions
     from specedge.runtime.audio.wav import RawFormat as RawFormat
     from specedge.runtime.batched import BatchedInferencePipeline as BatchedInferencePipeline
     from specedge.runtime.bundle.bundle import Bundle as Bundle
@@ -61,65 +60,37 @@ if TYPE_CHECKING:
     from specedge.runtime.model import WhisperModel as WhisperModel
     from specedge.runtime.options import DrafterOptions as DrafterOptions
     from specedge.runtime.options import TranscribeOptions as TranscribeOptions
+    from specedge.runtime.options import VadOptions as VadOptions
     from specedge.runtime.output.formats import format_timestamp as format_timestamp
-    from specedge.runtime.pipeline import SpeechRecognition as SpeechRecognition
-    from specedge.runtime.pipeline import pipeline as pipeline
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("ORT_GQA_DISABLE_FLASH_ATTENTION", "1")
 
 from specedge.version import __version__ as __version__  # noqa: E402
 
-_HOMES = {
-    "AudioError": "specedge.errors",
-    "AudioNotFoundError": "specedge.errors",
-    "AudioStream": "specedge.runtime.audio.audio",
-    "BatchedInferencePipeline": "specedge.runtime.batched",
-    "Bundle": "specedge.runtime.bundle.bundle",
-    "BundleError": "specedge.errors",
-    "BundleNotFoundError": "specedge.errors",
-    "CheckpointError": "specedge.errors",
-    "CheckpointNotFoundError": "specedge.errors",
-    "DraftContext": "specedge.runtime.decoding.drafter",
-    "DraftTree": "specedge.runtime.decoding.drafter",
-    "DraftedSegment": "specedge.runtime.longform.segments",
-    "Drafter": "specedge.runtime.decoding.drafter",
-    "DrafterOptions": "specedge.runtime.options",
-    "Engine": "specedge.runtime.engine.engine",
-    "ExactnessError": "specedge.errors",
-    "ProviderError": "specedge.errors",
-    "Interrupted": "specedge.errors",
-    "Learning": "specedge.runtime.decoding.statistics",
-    "LiveTranscriber": "specedge.runtime.longform.live",
-    "LiveUpdate": "specedge.runtime.longform.live",
-    "MapError": "specedge.errors",
-    "MapNotFoundError": "specedge.errors",
-    "ModelError": "specedge.errors",
-    "ModelNotFoundError": "specedge.errors",
-    "OutOfMemoryError": "specedge.errors",
-    "RawFormat": "specedge.runtime.audio.wav",
-    "ResourceError": "specedge.errors",
-    "Segment": "specedge.runtime.longform.segments",
-    "SharedPass": "specedge.runtime.decoding.drafter",
-    "SpecedgeError": "specedge.errors",
-    "SpeechRecognition": "specedge.runtime.pipeline",
-    "Terminated": "specedge.errors",
-    "TranscribeOptions": "specedge.runtime.options",
-    "TranscriptionInfo": "specedge.runtime.longform.segments",
-    "TranscriptionRun": "specedge.runtime.model",
-    "UsageError": "specedge.errors",
-    "VadOptions": "specedge.runtime.audio.vad",
-    "Verdict": "specedge.runtime.decoding.drafter",
-    "WhisperModel": "specedge.runtime.model",
-    "WindowContext": "specedge.runtime.decoding.drafter",
-    "Word": "specedge.runtime.longform.segments",
-    "available_models": "specedge.models.store",
-    "decode_audio": "specedge.runtime.audio.audio",
-    "download_model": "specedge.export.export",
-    "format_timestamp": "specedge.runtime.output.formats",
-    "open_audio": "specedge.runtime.audio.audio",
-    "pipeline": "specedge.runtime.pipeline",
+# The public names of each module.
+_NAMES = {
+    "specedge.errors": (
+        "AudioError AudioNotFoundError BundleError BundleNotFoundError CheckpointError "
+        "CheckpointNotFoundError ExactnessError Interrupted MapError MapNotFoundError ModelError "
+        "ModelNotFoundError OutOfMemoryError ProviderError ResourceError SpecedgeError Terminated UsageError"
+    ),
+    "specedge.export.export": "download_model",
+    "specedge.models.store": "available_models",
+    "specedge.runtime.audio.audio": "AudioStream decode_audio open_audio",
+    "specedge.runtime.audio.wav": "RawFormat",
+    "specedge.runtime.batched": "BatchedInferencePipeline",
+    "specedge.runtime.bundle.bundle": "Bundle",
+    "specedge.runtime.decoding.drafter": "DraftContext DraftTree Drafter SharedPass Verdict WindowContext",
+    "specedge.runtime.decoding.statistics": "Learning",
+    "specedge.runtime.engine.engine": "Engine",
+    "specedge.runtime.longform.live": "LiveTranscriber LiveUpdate",
+    "specedge.runtime.longform.segments": "DraftedSegment Segment TranscriptionInfo Word",
+    "specedge.runtime.model": "TranscriptionRun WhisperModel",
+    "specedge.runtime.options": "DrafterOptions TranscribeOptions VadOptions",
+    "specedge.runtime.output.formats": "format_timestamp",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(["__version__", *_HOMES])
 
 

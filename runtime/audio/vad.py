@@ -15,112 +15,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from specedge.errors import BundleError, UsageError
+from specedge.errors import BundleError
 
-from ..options import described
+from ..options import FRAME_SAMPLES, VadOptions
 
 if TYPE_CHECKING:
     from ..engine.session import Canceller
 
-FRAME_SAMPLES = 512
-DETECTORS = ("energy", "silero")
-_GROUP = {"group": "Voice activity and batches"}
 _SAMPLE_RATE = 16_000
 # A pause longer than this inside speech is where speech that grows too long is split.
 _SPLIT_PAUSE_SAMPLES = _SAMPLE_RATE * 98 / 1000
 _HOLD_SAMPLES = 60 * _SAMPLE_RATE
 Span = tuple[int, int]
 """First sample and the one after the last."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VadOptions:
-    """What counts as speech: faster-whisper's names, meanings and defaults, and which detector to ask.
-
-    Raises UsageError for values that cannot be.
-    """
-
-    detector: Literal["energy", "silero"] = described(
-        "energy",
-        "Voice activity detector; silero is a neural model, which must be installed.",
-        names=("--vad-detector",),
-        choices=DETECTORS,
-        **_GROUP,
-    )
-    threshold: float = described(
-        0.5, "Probability from which a frame is speech.", names=("--vad-threshold",), metavar="X", **_GROUP
-    )
-    neg_threshold: float | None = described(
-        None,
-        "Probability below which speech ends.",
-        names=("--vad-neg-threshold",),
-        metavar="X",
-        default_text="0.15 less",
-        **_GROUP,
-    )
-    min_speech_duration_ms: int = described(
-        0, "Drop speech shorter than this.", names=("--vad-min-speech-duration-ms",), metavar="MS", **_GROUP
-    )
-    max_speech_duration_s: float = described(
-        math.inf,
-        "Split speech longer than this, at its last pause where there is one.",
-        names=("--vad-max-speech-duration-s",),
-        metavar="S",
-        **_GROUP,
-    )
-    min_silence_duration_ms: int = described(
-        2000,
-        "How long silence must last to end speech.",
-        names=("--vad-min-silence-duration-ms",),
-        metavar="MS",
-        **_GROUP,
-    )
-    speech_pad_ms: int = described(
-        400, "Audio kept on both sides of speech.", names=("--vad-speech-pad-ms",), metavar="MS", **_GROUP
-    )
-
-    def __post_init__(self) -> None:
-        for name, is_right, expected in (
-            ("threshold", 0 < self.threshold <= 1, "a probability above 0, up to 1"),
-            (
-                "neg_threshold",
-                self.neg_threshold is None or 0 <= self.neg_threshold <= self.threshold,
-                "0 to threshold, or None",
-            ),
-            ("min_speech_duration_ms", 0 <= self.min_speech_duration_ms < math.inf, "0 or more milliseconds"),
-            # The cut leaves room for both pads and one frame.
-            (
-                "max_speech_duration_s",
-                self.max_speech_samples >= FRAME_SAMPLES,
-                f"more than {2 * (self.speech_pad_ms + 32)} milliseconds: two pads and two frames of 32 ms",
-            ),
-            ("min_silence_duration_ms", 0 <= self.min_silence_duration_ms < math.inf, "0 or more milliseconds"),
-            ("speech_pad_ms", 0 <= self.speech_pad_ms < math.inf, "0 or more milliseconds"),
-            ("detector", self.detector in DETECTORS, " or ".join(DETECTORS)),
-        ):
-            if not is_right:
-                raise UsageError(f"VAD option {name}: got {getattr(self, name)!r}, expected {expected}")
-
-    @property
-    def silence_threshold(self) -> float:
-        """`neg_threshold`, or the value that None stands for."""
-        return max(self.threshold - 0.15, 0.01) if self.neg_threshold is None else self.neg_threshold
-
-    @property
-    def max_speech_samples(self) -> float:
-        """How long speech may grow before its pads are added, in samples."""
-        return _SAMPLE_RATE * self.max_speech_duration_s - FRAME_SAMPLES - 2 * self.pad_samples
-
-    @property
-    def pad_samples(self) -> float:
-        """`speech_pad_ms` in samples."""
-        return _SAMPLE_RATE * self.speech_pad_ms / 1000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,7 @@ def remarks(findings: Findings) -> Sequence[str]:
         found.append(f"these drafters proposed nothing: {', '.join(idle)}")
     if findings.profile is None:
         found.append(
-            "drafters used the built-in table of costs; `specedge calibrate` measures this device, which may change "
+            "drafters used the built-in table of costs; `doctor --calibrate` measures this device, which may change "
             "the figures"
         )
     return found

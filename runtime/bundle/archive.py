@@ -69,7 +69,7 @@ def read_archive(path: Path, store: Path, check_name: Callable[[str], str]) -> P
     except (tarfile.TarError, EOFError) as error:
         raise _broken(path, str(error) or type(error).__name__) from None
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such file; expected an archive of `specedge models export`") from None
+        raise UsageError(f"{path}: no such file; expected an archive of `specedge export -o NAME.tar`") from None
     except OSError as error:
         if isinstance(error, ResourceError):
             raise
@@ -113,5 +113,5 @@ def _check_space(folder: Path, needed: int) -> None:
 
 def _broken(path: Path, reason: str) -> BundleError:
     return BundleError(
-        f"{path}: is no archive of a model ({reason}); copy it again, or make one: specedge models export"
+        f"{path}: is no archive of a model ({reason}); copy it again, or make one: specedge export NAME -o NAME.tar"
     )

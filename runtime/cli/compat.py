@@ -13,28 +13,14 @@ import click
 from specedge.errors import UsageError
 
 from ..options import CPU
+from .errors import moved
 from .options import ModelOptions, fields_of, installed_models, options_of
 
 _SHEBANG_BYTES = 256
 
 
-@click.group()
-def compat() -> None:
-    """Run programs for faster-whisper on specedge, unchanged.
-
-    They find a package faster_whisper that hands everything to specedge. docs/compat.md says which programs were tried
-    and what differs.
-
-    \b
-    Examples:
-      specedge compat run -- whisper-ctranslate2 --model small talk.mp3
-      specedge compat run --model demo -- -m wyoming_faster_whisper --uri tcp://0.0.0.0:10300 --data-dir data
-      PYTHONPATH=$(specedge compat path) python program.py
-    """
-
-
 # Options behind PROGRAM are the program's.
-@compat.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--model",
     metavar="MODEL",
@@ -42,20 +28,31 @@ def compat() -> None:
     help="Use this model, whatever PROGRAM asks for.  [default: what it asks for]",
 )
 @options_of(fields_of(ModelOptions, "encoder_provider"))
-@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGS]...")
-def run(model: str | None, encoder_provider: str, program: tuple[str, ...]) -> int:
+@click.option("--path", "shows_path", is_flag=True, help="Print the folder that holds faster_whisper, for PYTHONPATH.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGS]...")
+def compat(model: str | None, encoder_provider: str, shows_path: bool, program: tuple[str, ...]) -> int:
     """Run PROGRAM with specedge's faster_whisper in front of an installed one; the exit code is the program's.
 
-    PROGRAM is a command of this Python's environment, a script, or -m and a module. Programs that it starts find the
-    same package.
+    PROGRAM is a command of this Python's environment, a script, or -m and a module. It and programs that it starts find
+    a package faster_whisper that hands everything to specedge. docs/compat.md says which programs were tried and what
+    differs.
 
     \b
     Examples:
-      specedge compat run -- whisper-ctranslate2 --model small talk.mp3
-      specedge compat run -- program.py talk.mp3
-      specedge compat run --model whisper-base -- -m package.module
-      specedge compat run --encoder-provider openvino -- program.py talk.mp3
+      specedge compat -- whisper-ctranslate2 --model small talk.mp3
+      specedge compat -- program.py talk.mp3
+      specedge compat --model base -- -m wyoming_faster_whisper --uri tcp://0.0.0.0:10300 --data-dir data
+      specedge compat --encoder-provider openvino -- program.py talk.mp3
+      PYTHONPATH=$(specedge compat --path) python program.py
     """
+    for old, new in (("run", "specedge compat -- PROGRAM"), ("path", "specedge compat --path")):
+        if program[:1] == (old,):
+            raise UsageError(moved(f"specedge compat {old}", new))
+    if shows_path:
+        click.echo(_folder())
+        return 0
+    if not program:
+        raise UsageError("expected a program: specedge compat -- PROGRAM [ARGS]...")
     command = command_line(program)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([_folder(), *_paths()])}
     if model is not None:
@@ -72,12 +69,6 @@ def run(model: str | None, encoder_provider: str, program: tuple[str, ...]) -> i
         os.execvpe(command[0], command, environment)
     except OSError as error:
         raise UsageError(f"{command[0]}: cannot be run ({error.strerror or error})") from None
-
-
-@compat.command()
-def path() -> None:
-    """Print the folder that holds faster_whisper, for PYTHONPATH."""
-    click.echo(_folder())
 
 
 def command_line(program: tuple[str, ...]) -> list[str]:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import click
 
-from specedge.errors import ResourceError
+from specedge.errors import ResourceError, UsageError
 from specedge.models import catalogue, store
 
 from ..console import notify
+from .describe import format_size, table
+from .errors import moved
 from .options import JSON, ModelOptions, installed_models
 
 KINDS = ("models", "downloads", "packed", "measured", "learned")
@@ -34,38 +36,45 @@ class _Kept:
         return sum(map(_size_bytes, self.paths))
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def disk(ctx: click.Context) -> None:
-    """Show, export or remove what specedge keeps on this machine: models, packed weights, measurements, learned text.
+@click.command()
+@JSON
+@click.option(
+    "--clear", "what", multiple=True, type=click.Choice([*KINDS, "all"]), help="Remove this, or all (repeatable)."
+)
+@click.option("--learned", is_flag=True, help="Print what was learned from your text as JSON lines instead.")
+@click.option(
+    "-m", "--model", metavar="MODEL", shell_complete=installed_models, help="With --learned: this model's text of ids."
+)
+@click.argument("old", nargs=-1)
+def disk(as_json: bool, what: tuple[str, ...], learned: bool, model: str | None, old: tuple[str, ...]) -> None:
+    """Show or remove what specedge keeps on this machine: models, packed weights, measurements, learned text.
 
-    Nothing is learned beyond a run unless you ask for it. To uninstall, clear everything and then `pip uninstall
-    specedge`.
+    Nothing is learned beyond a run unless you ask for it. Packed weights are made again when a model is loaded;
+    measurements by `specedge doctor --calibrate` and `specedge bench`. A line of --learned is a vocabulary, a key, an
+    id and its count. To uninstall, clear all and then `pip uninstall specedge`.
 
     \b
     Examples:
       specedge disk
-      specedge disk clear packed learned
-      specedge disk clear all
-      specedge disk export > learned.jsonl
+      specedge disk --clear packed --clear learned
+      specedge disk --clear all
+      specedge disk --learned > learned.jsonl
     """
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(show, as_json=False)
+    if old:
+        new = {"show": "", "clear": " --clear WHAT", "export": " --learned"}
+        if old[0] in new:
+            raise UsageError(moved(f"specedge disk {old[0]}", f"specedge disk{new[old[0]]}"))
+        raise UsageError(f"unexpected {old[0]!r} (see `specedge disk --help`)")
+    if what:
+        _clear([_KEPT[name]() for name in KINDS if name in what or "all" in what])
+    elif learned:
+        _print_learned(model)
+    else:
+        _show([_KEPT[name]() for name in KINDS], as_json=as_json)
 
 
-@disk.command()
-@JSON
-def show(as_json: bool) -> None:
-    """Show what is kept, how much, and where.
-
-    \b
-    Examples:
-      specedge disk show
-      specedge disk show --json
-    """
-    from .doctor import format_size, table
-
-    kept = [_KEPT[what]() for what in KINDS]
+def _show(kept: list[_Kept], *, as_json: bool) -> None:
+    """Print what is kept, how much, and where."""
     if as_json:
         rows = [asdict(one) | {"size_bytes": one.size_bytes} for one in kept]
         click.echo(json.dumps(rows, default=str, indent=1))
@@ -74,26 +83,10 @@ def show(as_json: bool) -> None:
     total = sum(one.size_bytes for one in kept)
     click.echo("\n".join(table([("WHAT", "SIZE", "", "WHERE"), *lines, ("all", format_size(total), "", "")])))
     if lines:
-        notify("remove with `specedge disk clear WHAT`; one model with `specedge models rm NAME`")
+        notify("remove with `specedge disk --clear WHAT`; one model with `specedge models rm NAME`")
 
 
-@disk.command()
-@click.argument("what", nargs=-1, required=True, type=click.Choice([*KINDS, "all"]))
-def clear(what: tuple[str, ...]) -> None:
-    """Remove what is kept: models, downloads, packed, measured, learned, or all.
-
-    Packed weights are made again when a model is loaded; measurements by `specedge calibrate`
-    and `specedge bench`.
-
-    \b
-    Examples:
-      specedge disk clear packed
-      specedge disk clear learned measured
-      specedge disk clear all
-    """
-    from .doctor import format_size
-
-    asked = [_KEPT[name]() for name in KINDS if name in what or "all" in what]
+def _clear(asked: list[_Kept]) -> None:
     kept = [one for one in asked if one.paths]
     if not kept:
         notify(f"{', '.join(one.what for one in asked)}: nothing was there")
@@ -108,20 +101,7 @@ def clear(what: tuple[str, ...]) -> None:
         notify(f"{one.what}: {format_size(size_bytes)} removed")
 
 
-@disk.command()
-@click.option(
-    "-m", "--model", metavar="MODEL", shell_complete=installed_models, help="Add the text of this model's ids."
-)
-def export(model: str | None) -> None:
-    """Print what was learned from your text as JSON lines.
-
-    A line is a vocabulary, a key, an id and its count.
-
-    \b
-    Examples:
-      specedge disk export > learned.jsonl
-      specedge disk export -m small
-    """
+def _print_learned(model: str | None) -> None:
     from specedge.maps.ngram_cache import export as export_cache
 
     tokenizer, fingerprint = None, b""
@@ -162,7 +142,7 @@ def _measured() -> _Kept:
     from ..device import device_folder
 
     where = device_folder()
-    return _Kept(what="measured", where=where, paths=_inside(where), about="by calibrate, bench and checks of rows")
+    return _Kept(what="measured", where=where, paths=_inside(where), about="by doctor, bench and checks of rows")
 
 
 def _learned() -> _Kept:

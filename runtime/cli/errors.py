@@ -13,7 +13,7 @@ from specedge.errors import Interrupted, OutOfMemoryError, ResourceError, Speced
 from ..console import GET_TORCH, notify
 from ..interrupt import interruption, stop_behind
 
-__all__ = ["fail"]
+__all__ = ["fail", "moved"]
 
 _RESOURCE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
@@ -36,6 +36,11 @@ _HOW_TO_GET = {
     **dict.fromkeys(("starlette", "uvicorn", "python_multipart", "wsproto", "wyoming"), _EXTRA.format("serve")),
     **dict.fromkeys(("dask", "distributed", "fsspec"), _EXTRA.format("fleet")),
 }
+
+
+def moved(old: str, new: str) -> str:
+    """The line that answers the name of a command that has another name now."""
+    return f"`{old}` is `{new}` now"
 
 
 def fail(error: BaseException, *, debug: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,16 @@ def _grow(folder: Path, option: str, head: Path | None, force: bool) -> None:
         say_next("bench", "talk.wav", "-m", model_argument(grown.path))
 
 
+def _write_archive(source: str, out: Path) -> None:
+    """Write the installed model `source` as one tar file."""
+    from ..bundle.archive import write_archive
+
+    folder = store.find(source)
+    stored = store.check_name(os.path.basename(os.path.abspath(folder)))
+    size_bytes = write_archive(folder, stored, out)
+    click.echo(f"{out}: {stored}, {size_bytes / 1e6:.1f} MB; `specedge models pull {out.name}` takes it", err=True)
+
+
 def _check_changeable(folder: Path, *, is_for_head: bool) -> None:
     from ..bundle.bundle import read_manifest
     from ..bundle.manifest import CTC_GRAPH
@@ -83,10 +94,11 @@ Examples:
   specedge export small --encoder-plain          for --encoder-provider: the encoder on other kernels
   specedge export ./old-bundle --add-align       word timestamps for an old bundle
   specedge export ./bundle --add-ctc head.onnx   a CTC head for an existing bundle
+  specedge export small -o small.tar             an installed model as one file, for a machine without a network
 """
 )
 @click.argument("source")
-@click.option("-o", "--output", "out", type=_PATH, help="Folder to make.  [default: the store]")
+@click.option("-o", "--output", "out", type=_PATH, help="Folder to make, or NAME.tar.  [default: the store]")
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
@@ -131,6 +143,9 @@ def export(
     audio, and an ordinary Whisper loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's
     acft-* models need no flag.
     """
+    if out is not None and out.suffix == ".tar":
+        _write_archive(source, out)
+        return
     from specedge.export.export import export_to, pull_draft
 
     from ..bundle.bundle import MANIFEST_NAME

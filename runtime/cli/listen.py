@@ -22,9 +22,8 @@ import click
 
 from specedge.errors import Interrupted, ResourceError, UsageError
 
-from ..audio.vad import VadOptions
 from ..console import notify
-from ..options import CPU, TranscribeOptions, check_together
+from ..options import CPU, TranscribeOptions, VadOptions, check_together
 from .options import (
     DRAFTING,
     GroupedCommand,

@@ -24,7 +24,7 @@ from specedge.version import __version__
 
 from ..console import LOSS, notify
 from ..interrupt import interruption, unwinding
-from .errors import fail
+from .errors import fail, moved
 
 _BROKEN_PIPE_EXIT = 141
 
@@ -38,15 +38,17 @@ _COMMANDS = {
     "align": ("specedge.runtime.cli.align:align", "Find when each word of a known text is said."),
     "export": ("specedge.runtime.cli.export:export", "Make a bundle from a Whisper checkpoint."),
     "train": ("specedge.runtime.cli.train:train", "Train small models that draft for a target."),
-    "models": ("specedge.runtime.cli.models:models", "List, pull, locate and remove models."),
+    "models": ("specedge.runtime.cli.models:models", "List, pull, show and remove models."),
     "map": ("specedge.runtime.cli.map:token_map", "Build and inspect token maps from transcripts."),
+    "bench": ("specedge.runtime.cli.bench:bench", "Measure the drafters here, and say which one to use."),
+    "doctor": ("specedge.runtime.cli.doctor:doctor", "Check this machine, runtime and model; time its passes."),
     "disk": ("specedge.runtime.cli.disk:disk", "Show and remove what lies on disk: models, caches, learned text."),
     "compat": ("specedge.runtime.cli.compat:compat", "Run programs for faster-whisper on specedge, unchanged."),
-    "calibrate": ("specedge.runtime.cli.doctor:calibrate", "Time this model's passes here, for the drafters."),
-    "bench": ("specedge.runtime.cli.bench:bench", "Measure the drafters here, and say which one to use."),
-    "completion": ("specedge.runtime.cli.doctor:completion", "Print the script that completes commands in your shell."),
-    "inspect": ("specedge.runtime.cli.doctor:inspect", "Show what a bundle holds."),
-    "doctor": ("specedge.runtime.cli.doctor:doctor", "Check this machine, runtime and model."),
+}
+_MOVED = {
+    "inspect": "specedge models show MODEL",
+    "calibrate": "specedge doctor --calibrate",
+    "completion": "specedge --completion SHELL",
 }
 _MEDIA = frozenset(".wav .mp3 .flac .ogg .opus .m4a .aac .mp4 .mkv .webm .mov".split())
 
@@ -92,6 +94,8 @@ class _LazyGroup(click.Group):
                 ctx.exit()
             args = [args[1], "--help"]
         name = args[0]
+        if name in _MOVED:
+            raise UsageError(moved(f"specedge {name}", _MOVED[name]))
         if name not in _COMMANDS and not name.startswith("-"):
             import difflib
 
@@ -123,9 +127,15 @@ class _LazyGroup(click.Group):
 )
 @click.option("-V", "--version", is_flag=True, help="Show the version, with --json also what is installed beside it.")
 @click.option("--json", "as_json", is_flag=True, help="With --version: as JSON.")
+@click.option(
+    "--completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    help="Print the script that completes commands in this shell: eval it in ~/.bashrc or ~/.zshrc, or write it to "
+    "~/.config/fish/completions/specedge.fish.",
+)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error (or SPECEDGE_DEBUG=1).")
 @click.pass_context
-def specedge(ctx: click.Context, version: bool, as_json: bool) -> None:
+def specedge(ctx: click.Context, version: bool, as_json: bool, completion: str | None) -> None:
     """Speech-to-text with Whisper on CPUs, fast by speculation that never changes the text.
 
     \b
@@ -142,9 +152,23 @@ def specedge(ctx: click.Context, version: bool, as_json: bool) -> None:
 
         click.echo(json.dumps(installation(), indent=1) if as_json else f"specedge {__version__}")
         ctx.exit()
+    if completion is not None:
+        _print_completion(ctx.command, completion)
+        ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(UsageError.exit_code)
+
+
+def _print_completion(command: click.Command, shell: str) -> None:
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise UsageError(f"this version of click knows no {shell}")
+    made = kind(command, {}, "specedge", "_SPECEDGE_COMPLETE")
+    # Not `made.source()`, which starts a bash to see its version, and answers with a remark on standard output.
+    click.echo(made.source_template % made.source_vars())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

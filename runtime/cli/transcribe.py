@@ -12,9 +12,8 @@ import click
 
 from specedge.errors import UsageError
 
-from ..audio.vad import VadOptions
 from ..console import LOSS, notify
-from ..options import TranscribeOptions, check_together
+from ..options import TranscribeOptions, VadOptions, check_together
 from ..output.formats import SubtitleOptions
 from .errors import fail
 from .options import (
@@ -32,9 +31,10 @@ from .options import (
     transcribe_options,
     values_of,
 )
-from .transcribe_files import OutputOptions, Request, transcribe_files
+from .request import OutputOptions, Request
 
 __all__ = ["transcribe"]
+
 
 _MODE = (
     switch("--vad", "--vad-filter", "vad_filter", shown="--vad, --vad-filter", help="Skip what is not speech."),
@@ -113,6 +113,8 @@ def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> N
     def report(error: Exception) -> None:
         fail(error, debug=bool(ctx.obj))
 
+    from .transcribe_files import transcribe_files
+
     ctx.exit(transcribe_files(request, notify=notify, report=report))
 
 
@@ -127,11 +129,15 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Request:
     if given["device"] not in ("cpu", "auto"):
         raise UsageError(f"--device {given['device']}: specedge runs on the CPU; leave the option out")
     downloads = given["download"] and not given["local_files_only"]
+    output = made(OutputOptions, given)
+    from ..audio.audio import RawFormat
+
     return Request(
         files=files,
         model=made(ModelOptions, given, downloads=downloads),
         model_folder=given["model_dir"],
-        output=made(OutputOptions, given),
+        output=output,
+        raw=None if output.raw is None else RawFormat.parse(output.raw),
         options=options,
         drafter=drafter,
         vad=None if _has_clips(options) else _vad(given),

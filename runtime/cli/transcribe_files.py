@@ -14,128 +14,27 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from specedge.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 
-from ..audio.audio import STDIN, AudioStream, RawFormat, expand_folders, open_audio
+from ..audio.audio import STDIN, AudioStream, expand_folders, open_audio
 from ..batched import BatchedInferencePipeline
 from ..console import Progress, clock
 from ..interrupt import interruption
 from ..longform.segments import Segment, TranscriptionInfo
 from ..model import WhisperModel
-from ..options import DrafterOptions, TranscribeOptions, described
-from ..output.formats import FORMATS, STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
+from ..output.formats import STREAMED, Transcript, kept_beside, render, write_transcript
 from ..output.report import coloured_text, describe, legend, statistics, timed_text
-from .options import ModelOptions
 from .output_names import output_paths
+from .request import Request
 from .tally import Tally
 
-__all__ = ["OutputOptions", "Request", "transcribe_files"]
+__all__ = ["transcribe_files"]
 
 _FEWEST = 8  # tokens that say something: single words are often as unsure
 _UNSURE = -1.0  # openai-whisper's logprob_threshold, which all fallbacks missed
-_MESSAGES: dict[str, Any] = {"group": "Messages"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputOptions:
-    """What is read and written, and what is said meanwhile. Raises UsageError for what cannot be."""
-
-    formats: tuple[str, ...] = described(
-        (),
-        f"{', '.join(FORMATS)}, several with commas, or all.",
-        names=("--output-format", "-f"),
-        metavar="FORMATS",
-        choices=FORMATS,
-        default_text="txt; on a terminal with times",
-        is_usual=True,
-    )
-    folder: str | None = described(
-        None,
-        "Write files there, named like the inputs; a folder's sub-folders are kept.",
-        names=("--output-dir", "-o"),
-        metavar="DIR",
-        default_text="print",
-        is_usual=True,
-    )
-    skips_existing: bool = described(
-        False,
-        "Leave out inputs whose files are all in DIR, to go on with a stopped run.",
-        names=("--skip-existing",),
-        is_usual=True,
-    )
-    raw: RawFormat | None = described(
-        None,
-        "Read the inputs as headerless PCM, such as s16le:16000 or s16le:48000:2.",
-        metavar="FORMAT",
-        parse=RawFormat.parse,
-        is_usual=True,
-    )
-    quiet: bool = described(
-        False, "Only print errors and truncated-audio warnings on stderr.", names=("--quiet", "-q"), is_usual=True
-    )
-    verbose: bool = described(
-        False,
-        "Print more on stderr: the model, each input's language and length.",
-        names=("--verbose", "-v"),
-        is_usual=True,
-        **_MESSAGES,
-    )
-    stats: bool = described(
-        False, "Print statistics of drafting and where the time went on stderr.", is_usual=True, **_MESSAGES
-    )
-
-    def __post_init__(self) -> None:
-        if self.skips_existing and self.folder is None:
-            raise UsageError("--skip-existing looks at the files of -o: add -o DIR")
-        if self.folder == "-":
-            raise UsageError("-o - is no folder: to print the text, leave -o out")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What to transcribe, how, and where to.
-
-    model_folder: where `model` is looked for first; vad: fields of `VadOptions`, None: no filter; batch_size: pieces of
-    speech decoded together, None: one window after another.
-    """
-
-    files: tuple[str, ...]
-    model: ModelOptions = ModelOptions()
-    model_folder: Path | None = None
-    output: OutputOptions = OutputOptions()
-    options: TranscribeOptions = TranscribeOptions()
-    drafter: DrafterOptions = DrafterOptions()
-    vad: Mapping[str, Any] | None = None
-    batch_size: int | None = None
-    subtitles: SubtitleOptions = field(default_factory=SubtitleOptions)
-
-    @property
-    def formats(self) -> tuple[str, ...]:
-        return self.output.formats or ("txt",)
-
-    @property
-    def filters_speech(self) -> bool:
-        """Whether windows are cut from speech alone, so that their times are not those of the audio."""
-        return self.vad is not None and self.batch_size is None
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `WhisperModel.transcribe`, or of `BatchedInferencePipeline`, that ask for this."""
-        found = {one.name: getattr(self.options, one.name) for one in fields(self.options)}
-        if self.batch_size is not None:
-            del found["clip_timestamps"]
-            return {**found, "drafter": self.drafter, "vad_parameters": self.vad, "batch_size": self.batch_size}
-        return {**found, "drafter": self.drafter, "vad_filter": self.vad is not None, "vad_parameters": self.vad}
-
-    def find_model(self) -> Path:
-        """The folder of the model. Raises ModelError."""
-        if self.model.model is not None and self.model_folder is not None:
-            if (folder := self.model_folder / self.model.model).is_dir():
-                return folder
-        return self.model.find(self.options.language, self.options.task, quiet=self.output.quiet)
 
 
 def transcribe_files(request: Request, *, notify: Callable[[str], None], report: Callable[[Exception], None]) -> int:
@@ -167,7 +66,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     with contextlib.ExitStack() as stack:
         for source, paths in work:
             try:
-                with open_audio(source, raw=output.raw) as stream:
+                with open_audio(source, raw=request.raw) as stream:
                     if model is None:
                         path = path or request.find_model()  # a model is fetched for audio that can be read
                         model = request.model.load(path)

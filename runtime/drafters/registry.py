@@ -87,7 +87,7 @@ def runnable(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
 
 
 def costs_here(bundle: Bundle, threads: int) -> CostTable:
-    """What rows of this model cost on this device: measured by `specedge calibrate`, or a table of a usual device."""
+    """What rows of this model cost on this device: measured by `doctor --calibrate`, or a table of a usual device."""
     profile = load_profile(bundle.digest, threads)
     return DEFAULT_COSTS if profile is None else profile.costs()
 
@@ -100,7 +100,7 @@ def costs_of(target: TargetModel) -> CostTable:
 def threads_here(bundle: Bundle) -> int | None:
     """The default number of threads, with or without a drafter.
 
-    The one of several with which `specedge calibrate` measured a usual window to be quickest; None, the engine's own
+    The one of several with which `doctor --calibrate` measured a usual window to be quickest; None, the engine's own
     choice, where it did not measure several.
     """
     found = {threads: load_profile(bundle.digest, threads) for threads in range(1, (os.cpu_count() or 1) + 1)}

@@ -1,4 +1,4 @@
-"""`specedge calibrate`: what a decoder pass of k rows costs on this device.
+"""`specedge doctor --calibrate`: what a decoder pass of k rows costs on this device.
 
 Passes of one model on made-up input are timed at several lengths of committed text, all sizes in turn and over again,
 so that a slow moment of the machine touches every size alike; a figure is the median of its times. `device.Profile`

@@ -9,7 +9,7 @@ bounded, within a bound on A B; served is a running mean of what is trained.
 
 A file of factors, little-endian: the magic "SPECLRN1", the sha256 of all that follows, the fingerprint of draft,
 target and domain (32 bytes), n_state and rank as u32, then A [n_state, rank] and B [rank, n_state] as float32. Parts of
-a user's words can be told from factors; `specedge disk clear learned` removes them.
+a user's words can be told from factors; `specedge disk --clear learned` removes them.
 """
 
 from __future__ import annotations

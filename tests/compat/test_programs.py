@@ -80,7 +80,7 @@ def recording() -> str:
 
 
 def _run(python: Path, *arguments: str | Path, options: tuple[str, ...] = ()) -> list[str]:
-    command = [python, "-m", "specedge", "compat", "run", *options, "--", *map(str, arguments)]
+    command = [python, "-m", "specedge", "compat", *options, "--", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""`specedge compat run`: the program, its arguments, its exit code, its children."""
+"""`specedge compat`: the program, its arguments, its exit code, its children."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ raise SystemExit(int(sys.argv[-1]))
 
 
 def _run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "specedge", "compat", "run", *map(str, arguments)]
+    command = [sys.executable, "-m", "specedge", "compat", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
 
 
@@ -78,7 +78,7 @@ def test_a_command_of_another_python_is_refused(tmp_path: Path) -> None:
 
 def test_the_path_is_a_folder_with_nothing_else_to_import() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "specedge", "compat", "path"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "specedge", "compat", "--path"], capture_output=True, text=True, check=True
     )
     names = {p.name for p in Path(done.stdout.strip()).iterdir()} - {"__init__.py", "__pycache__"}
     assert names == {"faster_whisper"} and store.find("demo").is_dir()

@@ -92,7 +92,7 @@ def test_a_bundle_is_told_in_place_that_it_knows_short_windows(
     assert main(["export", str(path), "--short-windows"]) == 0
     assert "is marked as trained with short windows" in capsys.readouterr().out
     assert {one.name for one in path.iterdir() if one.stat().st_mtime_ns != before.get(one.name)} == {"specedge.json"}
-    assert Bundle.open(path).manifest.short_windows and main(["inspect", str(path)]) == 0
+    assert Bundle.open(path).manifest.short_windows and main(["models", "show", str(path)]) == 0
     assert ", trained with shorter ones too" in capsys.readouterr().out
     assert main(["export", str(path), "--short-windows"]) == 2
     assert "is already marked as trained with short windows" in last_line(capsys)

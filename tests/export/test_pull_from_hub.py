@@ -58,9 +58,9 @@ def test_a_hub_id_becomes_a_model_of_that_name(fake: FakeHub, capsys: pytest.Cap
 def test_pull_then_list_path_and_rm(fake: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "pull", "tiny"]) == 0
     capsys.readouterr()
-    assert main(["models", "path", "whisper-tiny"]) == 0
+    assert main(["models", "show", "--path", "whisper-tiny"]) == 0
     assert Path(capsys.readouterr().out.strip()) == store.find("tiny")
-    assert main(["inspect", "tiny"]) == 0
+    assert main(["models", "show", "tiny"]) == 0
     assert "openai/whisper-tiny" in capsys.readouterr().out
     assert main(["models", "rm", "whisper-tiny"]) == 0
     assert not (store.folder() / "whisper-tiny").exists()

@@ -68,7 +68,7 @@ def test_a_merged_map_takes_no_transcript_s_place(here: Path, capsys: pytest.Cap
     for _ in range(2):  # a map takes a map's place
         assert main(["map", "build", "a.txt", "-o", "a.tmap"]) == 0
     capsys.readouterr()
-    assert "a.txt: exists and is no token map" in refused(capsys, "map", "merge", "a.tmap", "-o", "a.txt")
+    assert "a.txt: exists and is no token map" in refused(capsys, "map", "build", "a.tmap", "-o", "a.txt")
     assert Path("a.txt").read_text() == TEXT
 
 

@@ -59,7 +59,7 @@ def test_models_are_listed() -> None:
 
 
 def test_what_needs_a_place_says_so() -> None:
-    for arguments in (["models", "pull", "silero-vad"], ["cache", "show"], ["models", "path", "tiny"]):
+    for arguments in (["models", "pull", "silero-vad"], ["cache", "show"], ["models", "show", "--path", "tiny"]):
         code, text, (line,) = run(*arguments)
         assert (code, text) in ((2, ""), (4, "")) and "internal" not in line
 
@@ -73,7 +73,7 @@ def test_a_home_that_is_a_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("of somebody")
     for home in (file, file / "below"):
-        for arguments in (["disk", "show"], ["disk", "clear", "all"], ["disk", "export"]):
+        for arguments in (["disk"], ["disk", "--clear", "all"], ["disk", "--learned"]):
             code, _, lines = run(*arguments, SPECEDGE_HOME=str(home))
             assert code in (0, 5) and not any("internal" in line for line in lines)
     assert file.read_text() == "of somebody"

@@ -23,7 +23,7 @@ FLOORS = (
     ("serve", "fleet"),
     ("runtime/_specedge/__init__.py",),
     ("export/papers",),
-    ("export/training", "compat", "runtime/pipeline.py"),
+    ("export/training", "compat"),
     ("runtime/batched.py", "export"),
     ("runtime/model.py", "runtime/bench"),
     ("runtime/papers",),

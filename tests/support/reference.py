@@ -34,7 +34,6 @@ _PARTS = {
     "WhisperModel": ("__init__", "transcribe", "align", "detect_language", "stream"),
     "BatchedInferencePipeline": ("__init__", "transcribe"),
     "LiveTranscriber": ("feed", "finish"),
-    "SpeechRecognition": ("__call__",),
     "Drafter": ("begin", "propose", "observe", "end", "close"),
 }
 # What the arguments of `WhisperModel.transcribe` mean that are no field of options.

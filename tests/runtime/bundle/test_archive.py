@@ -27,17 +27,17 @@ def left(home: Path) -> list[str]:
 def test_an_archive_gives_the_same_bundle(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = bundle().path
     archive = home / "x.tar"
-    assert main(["models", "export", str(source), "-o", str(archive)]) == 0
+    assert main(["export", str(source), "-o", str(archive)]) == 0
     first = archive.read_bytes()
-    assert main(["models", "export", str(source), "-o", str(archive)]) == 0 and archive.read_bytes() == first
-    assert main(["models", "import", str(archive)]) == 0
+    assert main(["export", str(source), "-o", str(archive)]) == 0 and archive.read_bytes() == first
+    assert main(["models", "pull", str(archive)]) == 0
     made = Path(capsys.readouterr().out.strip())
     assert made == store.folder() / source.name and Bundle.open(made).digest == Bundle.open(source).digest
-    assert main(["models", "import", str(archive)]) == 2
+    assert main(["models", "pull", str(archive)]) == 2
     assert "is installed already" in capsys.readouterr().err and left(home) == [source.name]
-    note = home / "note.txt"
+    note = home / "note.tar"
     note.write_text("mine")
-    assert main(["models", "export", str(source), "-o", str(note)]) == 2 and note.read_text() == "mine"
+    assert main(["export", str(source), "-o", str(note)]) == 2 and note.read_text() == "mine"
 
 
 def write_tar(path: Path, members: list[tuple[str, bytes, bytes]]) -> Path:
@@ -52,7 +52,7 @@ def write_tar(path: Path, members: list[tuple[str, bytes, bytes]]) -> Path:
 def test_broken_archives_are_one_line_and_leave_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = bundle().path
     archive = home / "x.tar"
-    assert main(["models", "export", str(source), "-o", str(archive)]) == 0
+    assert main(["export", str(source), "-o", str(archive)]) == 0
     whole = archive.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
@@ -60,7 +60,7 @@ def test_broken_archives_are_one_line_and_leave_nothing(home: Path, capsys: pyte
     for number, content in enumerate(contents):
         archive.write_bytes(content)
         capsys.readouterr()
-        assert main(["models", "import", str(archive)]) == 4, number
+        assert main(["models", "pull", str(archive)]) == 4, number
         assert capsys.readouterr().err.count("\n") == 1 and left(home) == []
     plain, link = tarfile.REGTYPE, tarfile.SYMTYPE
     for members in (
@@ -71,6 +71,6 @@ def test_broken_archives_are_one_line_and_leave_nothing(home: Path, capsys: pyte
         [("specedge.json", plain, b"{}")],
         [("x/a", plain, b"")],
     ):
-        assert main(["models", "import", str(write_tar(archive, members))]) == 4, members
+        assert main(["models", "pull", str(write_tar(archive, members))]) == 4, members
         assert capsys.readouterr().err.count("\n") == 1 and left(home) == []
-    assert main(["models", "import", str(home / "none.tar")]) == 2
+    assert main(["models", "pull", str(home / "none.tar")]) == 2

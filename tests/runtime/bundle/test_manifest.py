@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from specedge.errors import BundleError
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, FileEntry, Manifest, read_manifest
 from specedge.runtime.bundle.manifest import MAX_MANIFEST_BYTES
-from specedge.runtime.cli.doctor import describe
+from specedge.runtime.cli.describe import describe
 from support.bundles import DATA, manifest, manifest_json, put_manifest, write_bundle
 
 ZERO = "0" * 64

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime.cli import main, transcribe
-from specedge.runtime.cli.transcribe_files import Request
+from specedge.runtime.cli import main, transcribe_files
+from specedge.runtime.cli.request import Request
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def requested(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         caught.append(request)
         return 0
 
-    monkeypatch.setattr(transcribe, "transcribe_files", catch)
+    monkeypatch.setattr(transcribe_files, "transcribe_files", catch)
 
     def parse(*args: str) -> Request:
         code = main.main(["transcribe", *args])

@@ -76,7 +76,7 @@ def test_openai_whispers_spelling_is_accepted_and_not_shown(
 
 
 def test_raw_pcm(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    Path("a.pcm").write_bytes(b"\0\0" * 8000)
+    Path("a.pcm").write_bytes(b"\0\1" * 8000)
     assert main.main(["transcribe", "a.pcm", "-m", "x", "--raw", "s16le:8000"]) == 0
     assert capsys.readouterr().out == SENTENCE
 
@@ -158,6 +158,11 @@ LINES: list[tuple[list[str], int, str]] = [
         2,
         "Invalid value for '-t' / '--threads': 'two' is not an integer (see `specedge transcribe --help`)",
     ),
+    (["inspect", "x"], 2, "`specedge inspect` is `specedge models show MODEL` now"),
+    (["calibrate"], 2, "`specedge calibrate` is `specedge doctor --calibrate` now"),
+    (["models", "path", "x"], 2, "`specedge models path` is `specedge models show NAME --path` now"),
+    (["disk", "clear", "all"], 2, "`specedge disk clear` is `specedge disk --clear WHAT` now"),
+    (["compat", "run", "--", "x.py"], 2, "`specedge compat run` is `specedge compat -- PROGRAM` now"),
     (["transcribe", "-", "-"], 2, "'-' is given twice: standard input can be read once"),
     (
         ["transcribe", "a.wav", "./a.wav", "-o", "out"],
@@ -200,7 +205,7 @@ LINES: list[tuple[list[str], int, str]] = [
     (
         ["transcribe", "a.wav", "--raw", "mp3"],
         2,
-        "--raw: raw format 'mp3': expected ENCODING:RATE or ENCODING:RATE:CHANNELS, for example s16le:16000",
+        "raw format 'mp3': expected ENCODING:RATE or ENCODING:RATE:CHANNELS, for example s16le:16000",
     ),
 ]
 
@@ -241,7 +246,7 @@ def test_bad_input(
 def test_an_unknown_model(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["transcribe", wav("a.wav"), "-m", "no-such-model"]) == 4
     assert "no-such-model" in capsys.readouterr().err
-    assert main.main(["inspect", "no-such-model"]) == 4
+    assert main.main(["models", "show", "no-such-model"]) == 4
     assert capsys.readouterr().err.count("\n") == 1
 
 

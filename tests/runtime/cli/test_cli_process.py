@@ -125,7 +125,7 @@ def test_subtitles_of_a_live_pipe_come_while_it_is_open(here: Path) -> None:
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
     assert process.stdin is not None and process.stdout is not None
     for _ in range(40):
-        process.stdin.write(b"\0\0" * 16_000)
+        process.stdin.write(b"\0\1" * 16_000)
     assert process.stdout.readline() == b"1\n" and b"00:00:00,000" in process.stdout.readline()
     assert process.poll() is None
     out, err = process.communicate(timeout=30)

@@ -13,13 +13,13 @@ from specedge.runtime.cli import main
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["completion", shell]) == 0
+    assert main.main(["--completion", shell]) == 0
     text = capsys.readouterr().out
     assert f"_SPECEDGE_COMPLETE={shell}_complete" in text and "specedge" in text
 
 
 def test_another_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["completion", "tcsh"]) == 2
+    assert main.main(["--completion", "tcsh"]) == 2
     assert "'tcsh' is not one of" in capsys.readouterr().err
 
 
@@ -35,7 +35,7 @@ def test_another_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> N
         ("specedge transcribe -m dem", {"demo"}),
         ("specedge transcribe -l fin", {"finnish"}),
         ("specedge models pull tiny", {"tiny", "tiny.en"}),
-        ("specedge inspect dem", {"demo"}),
+        ("specedge models show dem", {"demo"}),
     ],
 )
 def test_what_is_completed(words: str, found: set[str]) -> None:

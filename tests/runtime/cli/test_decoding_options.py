@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from specedge.runtime.cli import main
+from specedge.runtime.cli.request import Request
 from specedge.runtime.cli.transcribe import transcribe as command
-from specedge.runtime.cli.transcribe_files import Request
 from specedge.runtime.options import DRAFTERS, FALLBACK_TEMPERATURES, TranscribeOptions
 from specedge.runtime.output.formats import SubtitleOptions
 from support import openai_whisper

@@ -1,4 +1,4 @@
-"""What `inspect` shows is what the manifest says."""
+"""What `models show` shows is what the manifest says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.cli.doctor import describe, describe_json, format_size, layout, table
+from specedge.runtime.cli.describe import describe, describe_json, format_size, layout, table
 from support.bundles import TOKENS, manifest_json, write_bundle
 from support.speech_checkpoints import speech_bundle
 

@@ -100,11 +100,11 @@ def test_the_known_checkpoints() -> None:
 
 
 def test_path_prints_the_folder_alone(tmp_path: Path) -> None:
-    result = run("path", "demo")
+    result = run("show", "demo", "--path")
     assert result.stdout == f"{tmp_path / 'package' / 'demo'}\n"
     write_bundle(tmp_path / "here")  # found by a relative name, printed for use from anywhere
-    assert run("path", "here").stdout == f"{tmp_path / 'here'}\n"
-    assert isinstance(run("path", "none").exception, ModelError)
+    assert run("show", "here", "--path").stdout == f"{tmp_path / 'here'}\n"
+    assert isinstance(run("show", "none", "--path").exception, ModelError)
 
 
 def test_rm(home: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_busy_machine_is_measured_once_more_and_then_refused(
         left = iter(scatters)
         measured = lambda engine, on_progress: replace(PROFILE, scatter=next(left))  # noqa: E731
         monkeypatch.setattr("specedge.runtime.engine.calibrate.measure", measured)
-        return main(["calibrate", *args])
+        return main(["doctor", "--calibrate", *args])
 
     assert calibrated(1.4, 1.01) == 0 and path.is_file() and "measuring once more" in capsys.readouterr().err
     assert calibrated(1.4, 1.3) == ResourceError.exit_code and not path.exists()
@@ -161,7 +161,7 @@ def test_a_profile_belongs_to_what_the_encoder_runs_on(tmp_path: Path, monkeypat
     monkeypatch.setattr("specedge.runtime.engine.speech.open_engine", lambda bundle, threads, encoder_provider: made)
     monkeypatch.setattr("specedge.runtime.cli.options.ModelOptions.open", lambda asked: opened)
     monkeypatch.setattr("specedge.runtime.engine.calibrate.measure", lambda engine, on_progress: PROFILE)
-    assert main(["calibrate", "--encoder-provider", "openvino"]) == 0
+    assert main(["doctor", "--calibrate", "--encoder-provider", "openvino"]) == 0
     assert load_profile(opened.behind("openvino 1 (a CPU)").digest, PROFILE.threads) == PROFILE
     assert load_profile(opened.digest, PROFILE.threads) is None
     assert load_profile(opened.behind("openvino 2 (a CPU)").digest, PROFILE.threads) is None

@@ -203,9 +203,9 @@ def test_the_command_learns_and_says_so(wav: Path, capsys: pytest.CaptureFixture
         assert set(learning) == {"updates", "seconds", "share", "rollbacks"}
         assert learning["updates"] > 0 and 0 < learning["share"] < 1 and learning["rollbacks"] == 0
     assert len(list(store.learned_folder().iterdir())) == 2
-    assert main(["disk", "show"]) == 0
+    assert main(["disk"]) == 0
     assert "2 sessions of a draft model" in capsys.readouterr().out
-    assert main(["disk", "clear", "learned"]) == 0
+    assert main(["disk", "--clear", "learned"]) == 0
     assert not list(store.learned_folder().iterdir())
 
 
