@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,6 @@ from specedge.runtime.bundle.bundle import (
     Dims,
     FileEntry,
     Manifest,
-    Source,
     hash_file,
 )
 from specedge.runtime.bundle.dims import ChunkDims
@@ -57,12 +57,11 @@ from specedge.runtime.bundle.strict_json import parse_object
 from specedge.runtime.engine.shortlist import shortlist_spans
 from specedge.runtime.options import BLOCK_KIND
 from specedge.runtime.text.special import TokenLayout
-from specedge.runtime.text.splitting import GPT2
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
 from .checkpoint import Checkpoint
 from .chunk_encoder_graph import build_chunk_encoder
-from .ctc_graph import with_ctc_head, write_head_for
+from .ctc_graph import write_head_for
 from .decoder_graph import build_decoder, padded_vocabulary
 from .derived_graphs import default_heads, write_align_graph, write_many, write_shortlist_graphs
 from .encoder_graph import build_cross_kv, build_encoder
@@ -114,7 +113,7 @@ def with_draft(manifest: Manifest, draft: Bundle, folder: Path) -> Manifest:
 Report = Callable[[int, int], None]
 """Called with the number of weights read so far and the number to read in all."""
 REPLACED = "replaced"  # where a bundle waits in a hidden folder while another takes its name
-_LEFTOVER = re.compile(r"\.[a-z_.-]+\.(unfinished|old)")  # of a change in place that was killed (grow)
+_LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.unfinished(/.*)?")  # of a change in place that was killed
 BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.1, "int4": 1.1}  # to refuse a full disk before the work, not after it
 
 
@@ -135,18 +134,14 @@ def write_bundle(
     encoder_plain: bool = False,
     report: Report | None = None,
 ) -> Bundle:
-    """Build the bundle `out` from an opened checkpoint and return it, verified.
+    """Build the bundle `out` from an opened checkpoint and return it, checked.
 
-    `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's;
-    `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `heads` are for the drafters of
-    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head; for the windows see Manifest;
-    `encoder_plain`: with the encoder in plain operators too, for execution providers.
+    maps, draft, heads, ctc: what it brings along for the drafters of these names, heads besides the checkpoint's, ctc
+    the file of a trained head; encoder_plain: an encoder for execution providers; for the windows see Manifest.
 
-    Raises BundleError, MapError when `ctc` is no head
-    for this encoder, a token map is none, or one of another vocabulary, CheckpointError when the weights or the
-    vocabulary cannot be used, Interrupted on Ctrl-C during the self-check, ExactnessError when the graphs do not
-    compute what the weights say, UsageError when `out` exists and `replace_existing` is false, or is something that
-    must not be replaced, ResourceError when the disk is full or the folder cannot be written.
+    Raises BundleError and MapError when what it is to bring is none, or of another model, CheckpointError when weights
+    or vocabulary cannot be used, Interrupted on Ctrl-C during the self-check, ExactnessError when the graphs do not
+    compute what the weights say, UsageError when `out` must not be replaced, ResourceError when it cannot be written.
     """
     if precision not in PRECISIONS:
         raise UsageError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
@@ -163,46 +158,41 @@ def write_bundle(
             if draft is not None:
                 manifest = with_draft(manifest, draft, folder)
             if ctc is not None:
-                manifest = with_ctc_head(manifest, ctc, folder)
+                write_head_for(manifest, folder, ctc, folder / f"{CTC_GRAPH}.onnx")
+                manifest = with_graphs(manifest, folder, [CTC_GRAPH])
             made = Bundle(path=folder, manifest=manifest, digest="")
             numbers = check_bundle(made, weights, checkpoint.spec, PRECISIONS[precision])
-            if (
-                MANY_GRAPH in manifest.graphs
-                and not numbers["tree_invariance"]["exact"]
-                and numbers["row_invariance"]["exact"]
-            ):
+            has_exact_paths = numbers.get("tree_invariance", {"exact": True})["exact"]
+            if not has_exact_paths and numbers["row_invariance"]["exact"]:
                 # The graph's fault and not this machine's; the bundle is a good one without it.
                 manifest = without_graph(manifest, folder, MANY_GRAPH)
-            write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
+            manifest = replace(manifest, selfcheck=numbers)
+            data = manifest.to_bytes()
+            write_durably(folder / MANIFEST_NAME, data)
             _publish(folder, out, replace_existing=replace_existing)
-    return Bundle.open(out)
+    return Bundle(path=out.resolve(), manifest=manifest, digest=hashlib.sha256(data).hexdigest())
 
 
 class _Counted:
     """The checkpoint's weights, telling `report` how many have been read."""
 
     def __init__(self, checkpoint: Checkpoint, report: Report | None) -> None:
-        self._checkpoint = checkpoint
-        self._report = report
-        self._n_read = 0
-        self._n_total = 2 * sum(1 for _ in checkpoint.spec.shapes())  # the graphs, then the self-check
+        self._checkpoint, self._report = checkpoint, report
+        self._n_read, self._n_total = 0, 2 * sum(1 for _ in checkpoint.spec.shapes())  # for the graphs, and their check
+        self.has = checkpoint.has
 
     def tensor(self, name: str) -> NDArray[np.float32]:
-        value = self._checkpoint.tensor(name)
         self._count()
-        return value
+        return self._checkpoint.tensor(name)
 
     def parts(self, name: str) -> Iterator[NDArray[np.float32]]:
-        yield from self._checkpoint.parts(name)
         self._count()
+        return self._checkpoint.parts(name)
 
     def _count(self) -> None:
         self._n_read += 1
         if self._report is not None:
             self._report(min(self._n_read, self._n_total), self._n_total)
-
-    def has(self, name: str) -> bool:
-        return self._checkpoint.has(name)
 
 
 def _write_files(
@@ -220,14 +210,15 @@ def _write_files(
     dims = spec.dims
     ranks, special = checkpoint.vocabulary()
     copy_maps(maps, folder, text_fingerprint(ranks, special.eot))
-    write_table(folder / TOKENIZER_NAME, ranks, _pattern(spec))
+    write_table(folder / TOKENIZER_NAME, ranks, spec.pattern)
     with GraphBuilder(folder, "encoder") as g:
         if isinstance(dims, ChunkDims):
             build_chunk_encoder(g, dims, weights, precision.encoder)
         else:
             build_encoder(g, dims, weights, precision.encoder)
+    given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=weights)]), *heads]
     if isinstance(spec, SpeechSpec):
-        head_graphs = _write_llm(folder, spec, weights, precision, heads)
+        head_graphs = _write_llm(folder, spec, weights, precision, given)
         return _manifest(spec, folder, precision, name, version, ranks, special, head_graphs)
     with GraphBuilder(folder, "cross_kv") as g:
         build_cross_kv(g, dims, weights, precision.cross_kv, int8_attention=precision.int8_attention)
@@ -235,7 +226,6 @@ def _write_files(
         build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
     write_many(folder)
     derived = [*DERIVED_GRAPHS, *_write_shortlist(folder, dims, special, precision.decoder)]
-    given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=weights)]), *heads]
     head_graphs = write_heads(folder, given, dims, weights, precision)
     seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
     write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)
@@ -253,26 +243,17 @@ def _write_shortlist(folder: Path, dims: Dims, special: TokenLayout, kind: Linea
     return names
 
 
-def _pattern(spec: Spec) -> str:
-    """What the model's text is split by before bytes are merged: of splitting.PATTERNS."""
-    return spec.pattern if isinstance(spec, SpeechSpec) else GPT2
-
-
 def _write_llm(
     folder: Path, spec: SpeechSpec, weights: _Counted, precision: Precision, heads: Sequence[Heads]
 ) -> list[str]:
     """Write projector and decoder of a speech LLM, and its heads, whose names are returned. Raises UsageError."""
-    given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=weights)]), *heads]
-    for each in given:
-        if each.spec.kind == BLOCK_KIND:
-            raise UsageError(
-                f"heads of the kind {BLOCK_KIND} attend to the audio, which a speech LLM's decoder does not"
-            )
+    if any(each.spec.kind == BLOCK_KIND for each in heads):
+        raise UsageError(f"heads of the kind {BLOCK_KIND} attend to the audio, which a speech LLM's decoder does not")
     with GraphBuilder(folder, "projector") as g:
         build_projector(g, spec.dims, weights, precision.cross_kv)
     with GraphBuilder(folder, "decoder") as g:
         build_llama(g, spec.dims, weights, precision.decoder, rope_theta=spec.rope_theta, epsilon=spec.epsilon)
-    return write_heads(folder, given, spec.dims, weights, precision)
+    return write_heads(folder, heads, spec.dims, weights, precision)
 
 
 def _manifest(
@@ -292,7 +273,7 @@ def _manifest(
     return Manifest(
         name=name,
         specedge_version=version,
-        source=Source(kind=spec.source.kind, id=spec.source.id, revision=spec.source.revision),
+        source=spec.source,
         precision=precision.name,
         dims=dims,
         window_s=dims.n_frames * HOP_SAMPLES / SAMPLE_RATE_HZ,
@@ -306,7 +287,7 @@ def _manifest(
         },
         quantisation=precision.to_json(),
         selfcheck={},
-        vocabulary_sha256=Tokenizer(ranks, special, _pattern(spec)).fingerprint,
+        vocabulary_sha256=Tokenizer(ranks, special, spec.pattern).fingerprint,
         files={path.relative_to(folder).as_posix(): file_entry(path) for path in _files(folder)},
         kind=SPEECH if is_speech else WHISPER,
     )
@@ -386,9 +367,7 @@ def _check_space(out: Path, checkpoint: Checkpoint, precision: str, *, encoder_p
 
 
 def _publish(folder: Path, out: Path, *, replace_existing: bool) -> None:
-    for path in _files(folder):
-        with open(path, "rb+") as file:
-            os.fsync(file.fileno())
+    _sync(folder)
     if not os.path.lexists(out):
         os.rename(folder, out)
         return
@@ -448,23 +427,16 @@ def _disk_errors(out: Path) -> Iterator[None]:
         raise ResourceError(f"{out}: cannot write the bundle: {reason}; nothing was left behind; {hint}") from error
 
 
-def add_align_graph(folder: Path) -> Bundle:
-    """Give the bundle `folder` the graph for word timestamps that bundles of earlier exports lack, and return it.
-
-    Raises BundleError when it is no whole bundle of this format, or its decoder graph is none of ours, UsageError when
-    it has the graph, ResourceError when the folder cannot be written.
-    """
-    bundle = Bundle.open(folder)
-    manifest = bundle.manifest
-    if ALIGN_GRAPH in manifest.graphs:
-        raise UsageError(f"{folder}: this bundle has the graph for word timestamps already")
-    heads = manifest.alignment_heads or default_heads(manifest.dims)
-
-    def write(unfinished: Mapping[str, Path]) -> None:
-        decoder = bundle.file(manifest.graphs["decoder"].file)
-        write_align_graph(decoder, unfinished[ALIGN_GRAPH], manifest.dims, heads)
-
-    return _add(folder, bundle, [ALIGN_GRAPH], write, replace(manifest, alignment_heads=heads))
+def with_graphs(manifest: Manifest, folder: Path, graphs: Iterable[str]) -> Manifest:
+    """`manifest` with the graphs that were written into `folder`, each with its data file, if it has one."""
+    for graph in graphs:
+        files = [path for path in (folder / f"{graph}.onnx", folder / f"{graph}.data") if path.is_file()]
+        manifest = replace(
+            manifest,
+            graphs={**manifest.graphs, graph: signature(folder, graph)},
+            files={**manifest.files, **{path.name: file_entry(path) for path in files}},
+        )
+    return manifest
 
 
 def add_ctc_head(folder: Path, head: Path) -> Bundle:
@@ -473,27 +445,28 @@ def add_ctc_head(folder: Path, head: Path) -> Bundle:
     Raises BundleError when it is no whole bundle of this format, or the file is no head for its encoder, ResourceError
     when the folder cannot be written.
     """
-    bundle = Bundle.open(folder)
 
-    def write(unfinished: Mapping[str, Path]) -> None:
-        write_head_for(bundle.manifest, bundle.path, head, unfinished[CTC_GRAPH])
+    def write(bundle: Bundle, new: Path) -> Manifest:
+        write_head_for(bundle.manifest, bundle.path, head, new / f"{CTC_GRAPH}.onnx")
+        return with_graphs(bundle.manifest, new, [CTC_GRAPH])
 
-    return _add(folder, bundle, [CTC_GRAPH], write, bundle.manifest)
+    return _changed(folder, write)
 
 
 def add_learn_graphs(folder: Path) -> Bundle:
     """Give the bundle `folder` the graphs that a draft needs to learn (`--learn`), and return it.
 
-    Raises as `add_align_graph`.
+    Raises as `add_ctc_head`, and UsageError when it has them.
     """
-    bundle = Bundle.open(folder)
-    if LEARN_GRAPH in bundle.manifest.graphs:
-        raise UsageError(f"{folder}: this bundle has the graphs to learn with already")
 
-    def write(unfinished: Mapping[str, Path]) -> None:
-        find("learn graphs")(bundle.file(bundle.manifest.graphs["decoder"].file), unfinished)
+    def write(bundle: Bundle, new: Path) -> Manifest:
+        if LEARN_GRAPH in bundle.manifest.graphs:
+            raise UsageError(f"{folder}: this bundle has the graphs to learn with already")
+        paths = {graph: new / f"{graph}.onnx" for graph in (LEARN_GRAPH, VECTORS_GRAPH)}
+        find("learn graphs")(bundle.file(bundle.manifest.graphs["decoder"].file), paths)
+        return with_graphs(bundle.manifest, new, paths)
 
-    return _add(folder, bundle, [LEARN_GRAPH, VECTORS_GRAPH], write, bundle.manifest)
+    return _changed(folder, write)
 
 
 def has_draft(manifest: Manifest) -> bool:
@@ -504,85 +477,51 @@ def has_draft(manifest: Manifest) -> bool:
 def add_draft(folder: Path, draft: Bundle) -> Bundle:
     """Give the bundle `folder` a copy of the bundle `draft` for the drafter draft, and return it.
 
-    Raises UsageError for a draft that cannot serve it, or when it has one, BundleError when it is no whole bundle of
-    this format, ResourceError when the folder cannot be written.
+    Raises as `add_ctc_head`, and UsageError for a draft that cannot serve it, or when it has one.
     """
-    bundle = Bundle.open(folder)
-    if has_draft(bundle.manifest):
-        raise UsageError(f"{folder}: this bundle brings a draft already")
-    unfinished, told = bundle.path / ".draft.unfinished", bundle.path / f".{MANIFEST_NAME}.unfinished"
-    made = bundle.path / DRAFT_FOLDER
-    shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed
-    try:
-        manifest = with_draft(bundle.manifest, draft, unfinished)
-        for path in _files(unfinished):
-            with open(path, "rb+") as file:
-                os.fsync(file.fileno())
-        os.rename(unfinished / DRAFT_FOLDER, made)
-        write_durably(told, manifest.to_bytes())
-        os.replace(told, bundle.path / MANIFEST_NAME)
-    except BaseException as error:
-        shutil.rmtree(made, ignore_errors=True)
-        told.unlink(missing_ok=True)
-        if isinstance(error, OSError) and not isinstance(error, SpecedgeError):
-            raise ResourceError(f"{folder}: cannot be changed: {error.strerror}; nothing was left behind") from error
-        raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return Bundle.open(folder)
+
+    def write(bundle: Bundle, new: Path) -> Manifest:
+        if has_draft(bundle.manifest):
+            raise UsageError(f"{folder}: this bundle brings a draft already")
+        return with_draft(bundle.manifest, draft, new)
+
+    return _changed(folder, write)
 
 
-def mark_short_windows(folder: Path) -> Bundle:
-    """Have the manifest of `folder` say that the model was trained with short windows too, and return the bundle.
+def _changed(given: Path, write: Callable[[Bundle, Path], Manifest]) -> Bundle:
+    """Change a bundle in place: `write` puts new files into a folder and returns the manifest that names them.
 
-    Raises as `add_align_graph`.
+    Whatever fails leaves the bundle as it was.
     """
-    bundle = Bundle.open(folder)
-    if bundle.manifest.short_windows:
-        raise UsageError(f"{folder}: this bundle is already marked as trained with short windows")
-    return _add(folder, bundle, [], lambda _: None, replace(bundle.manifest, short_windows=True))
-
-
-def _add(
-    given: Path,
-    bundle: Bundle,
-    graphs: Sequence[str],
-    write: Callable[[Mapping[str, Path]], None],
-    manifest: Manifest,
-) -> Bundle:
-    """Write the graphs, then `manifest` with them; whatever fails leaves the bundle as it was."""
-    # Other names until all are whole; a bundle overlooks names that begin with a dot.
-    unfinished = {graph: bundle.path / f".{graph}.unfinished" for graph in graphs}
-    old = {graph: bundle.path / f".{graph}.old" for graph in graphs if graph in bundle.manifest.graphs}
-    told = bundle.path / f".{MANIFEST_NAME}.unfinished"
-    try:
-        write(unfinished)
-        grown = manifest
-        for graph, path in unfinished.items():
-            write_durably(path, path.read_bytes())
-            made = bundle.path / f"{graph}.onnx"
-            if graph in old:
-                os.replace(made, old[graph])
-            os.replace(path, made)
-            grown = replace(
-                grown,
-                graphs={**grown.graphs, graph: signature(bundle.path, graph)},
-                files={**grown.files, made.name: file_entry(made)},
-            )
-        write_durably(told, grown.to_bytes())
-        os.replace(told, bundle.path / MANIFEST_NAME)
-        for path in old.values():
-            path.unlink(missing_ok=True)
-    except BaseException as error:
-        told.unlink(missing_ok=True)
-        for graph, path in unfinished.items():
-            path.unlink(missing_ok=True)
-            made = bundle.path / f"{graph}.onnx"
-            if graph not in old:
-                made.unlink(missing_ok=True)
-            elif old[graph].exists():
-                os.replace(old[graph], made)
-        if isinstance(error, OSError) and not isinstance(error, SpecedgeError):
-            raise ResourceError(f"{given}: cannot be changed: {error.strerror}; nothing was left behind") from error
-        raise
+    bundle = Bundle.open(given)
+    inside = leftovers.Names(parent=bundle.path, prefix=".", suffix=".unfinished")  # a bundle overlooks such names
+    with _disk_errors(given), leftovers.temporary_folder(inside) as new, leftovers.temporary_folder(inside) as old:
+        manifest = write(bundle, new)
+        names = [path.relative_to(new).as_posix() for path in _files(new)]
+        write_durably(new / MANIFEST_NAME, manifest.to_bytes())
+        _sync(new)
+        try:
+            for name in names:
+                for place in (bundle.path / name, old / name):
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                if (bundle.path / name).exists():
+                    os.replace(bundle.path / name, old / name)
+                os.replace(new / name, bundle.path / name)
+            os.replace(new / MANIFEST_NAME, bundle.path / MANIFEST_NAME)
+        except BaseException:
+            for name in names:
+                if (old / name).exists():
+                    os.replace(old / name, bundle.path / name)
+                elif name not in bundle.manifest.files:
+                    (bundle.path / name).unlink(missing_ok=True)
+            if not has_draft(bundle.manifest):
+                shutil.rmtree(bundle.path / DRAFT_FOLDER, ignore_errors=True)
+            raise
     return Bundle.open(given)
+
+
+def _sync(folder: Path) -> None:
+    """Have the files of a folder on the disk. Raises OSError."""
+    for path in _files(folder):
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())

@@ -313,7 +313,7 @@ def _open_weights(folder: Path) -> TensorSource:
 
 
 def _checked_shards(weights: TensorSource, index: Path) -> TensorSource:
-    for name, file in read_json(index, max_bytes=64 << 20)["weight_map"].items():
+    for name, file in read_json(index)["weight_map"].items():
         stored = weights.entries.get(name)
         if stored is None or stored.path.name != file:
             weights.close()

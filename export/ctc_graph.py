@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 from pathlib import Path
 
@@ -53,7 +53,7 @@ from specedge.runtime.drafters.ctc.head import (
 
 from .encoder_graph import convolution_weight
 from .layers import gelu
-from .onnx_builder import GraphBuilder, file_entry, signature
+from .onnx_builder import GraphBuilder
 
 FLOAT = TensorProto.FLOAT
 BLANK_CEILING = 0.9  # a frame where blank is at least so likely is not projected
@@ -245,14 +245,3 @@ def write_head_for(manifest: Manifest, folder: Path, head: Path, path: Path) -> 
     model.graph.name = CTC_GRAPH  # not the name of the file it lay in
     helper.set_model_props(model, {**metadata, ENCODER_KEY: encoder_fingerprint(manifest)})
     path.write_bytes(model.SerializeToString())
-
-
-def with_ctc_head(manifest: Manifest, head: Path, folder: Path) -> Manifest:
-    """`manifest` with the head in the file `head`, which is written into `folder`. Raises as `write_head_for`."""
-    path = folder / f"{CTC_GRAPH}.onnx"
-    write_head_for(manifest, folder, head, path)
-    return replace(
-        manifest,
-        graphs={**manifest.graphs, CTC_GRAPH: signature(folder, CTC_GRAPH)},
-        files={**manifest.files, path.name: file_entry(path)},
-    )

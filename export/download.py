@@ -1,9 +1,8 @@
 """Download a large file of the Hugging Face hub so that a download that was stopped goes on where it was.
 
-huggingface_hub goes on after a broken connection, but removes what it has when its process ends. Here the bytes lie
-beside the place of the file in the hub's cache until all are there, under the sha256 that the hub names; then
-huggingface_hub finds the file in its place and downloads nothing. The sha256 is compared before, so a part that was
-damaged, or a server that sends other bytes, is noticed.
+huggingface_hub removes what it has when its process ends. Here the bytes lie beside the place of the file in the hub's
+cache, under the sha256 that the hub names, until all are there and have that sum; then huggingface_hub finds the file
+in its place and downloads nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ __all__ = ["LargeFile", "find_large_file"]
 
 @dataclass(frozen=True, kw_only=True)
 class LargeFile:
-    """A file of the hub that is not in the cache, with a published sha256.
-
-    name: in its repository; size_bytes: of all of it; blob: its place in the cache; lock: held by whoever downloads it.
-    """
+    """A file of the hub that is not in the cache. name: in its repository; blob: its place in the cache."""
 
     name: str
     url: str

@@ -15,7 +15,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,24 +29,12 @@ _CONFIG = "config.json"
 
 _SMALL_FILES = (
     _CONFIG,
-    "generation_config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-    "vocabulary.json",  # CTranslate2's
-    "vocabulary.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "normalizer.json",
-    "tekken.json",
-    "chat_template.json",
-    "chat_template.jinja",
-    "README.md",
-)
-
+    *(f"{name}.json" for name in (
+        "generation_config", "preprocessor_config", "processor_config", "tokenizer", "tokenizer_config", "vocab",
+        "vocabulary", "added_tokens", "special_tokens_map", "normalizer", "tekken", "chat_template",
+    )),
+    "merges.txt", "vocabulary.txt", "chat_template.jinja", "README.md",
+)  # fmt: skip
 _WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -59,15 +46,8 @@ _WEIGHTS = (
 )
 
 _TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """A checkpoint in the hub's cache: its folder, its id and the commit it is at."""
-
-    folder: Path
-    hub_id: str
-    revision: str
+Found = tuple[Path, str]
+"""The folder of a checkpoint in the hub's cache, and the commit it is at."""
 
 
 class UnreachableError(CheckpointError):
@@ -92,7 +72,7 @@ def resolve(name: str) -> str:
 
 def fetch(
     hub_id: str, *, revision: str | None = None, cache_dir: Path | None = None, progress: Progress | None = None
-) -> Snapshot:
+) -> Found:
     """Download what an export of `hub_id` needs, or take it from the cache.
 
     Without a `revision` it is the commit of the catalogue, or what the hub serves now where the catalogue has none.
@@ -101,12 +81,8 @@ def fetch(
     or ResourceError when the disk is full.
     """
     revision = revision or catalogue.pinned(hub_id)
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise CheckpointError(
-            f"fetching {hub_id} needs huggingface_hub, which comes with specedge: pip install huggingface_hub"
-        ) from error
+    import huggingface_hub
+
     if _is_offline():
         cached = _cached(hub_id, revision, cache_dir)
         if cached is None:
@@ -131,13 +107,13 @@ def fetch(
             if cached is None:
                 raise UnreachableError(str(failure)) from error
             if progress:
-                progress(f"cannot reach {endpoint}; using the cached {hub_id} at {cached.revision[:12]}")
+                progress(f"cannot reach {endpoint}; using the cached {hub_id} at {cached[1][:12]}")
             return cached
 
 
 def _download(
     hub_id: str, revision: str | None, cache_dir: Path | None, endpoint: str, progress: Progress | None
-) -> Snapshot:
+) -> Found:
     from huggingface_hub import HfApi, constants, hf_hub_download
 
     info = HfApi(endpoint=endpoint).model_info(hub_id, revision=revision, timeout=_TIMEOUT_S, files_metadata=True)
@@ -167,24 +143,20 @@ def _download(
     for name in files:
         file = missing.get(name)
         if progress and name in missing and (sizes.get(name) or 0) >= 1 << 20:
-            progress(f"{_begun(hub_id, name, sizes[name] or 0, held[name])} from {endpoint}")
+            here = f", of which {held[name] / 1e6:.0f} are here" if held[name] else ""
+            progress(f"fetching {name} of {hub_id} ({(sizes[name] or 0) / 1e6:.0f} MB{here}) from {endpoint}")
         if file is not None:
             file.fetch()
         get(name)
     # A branch asked for by name is remembered by the cache only if it was downloaded by name.
     hf_hub_download(hub_id, _CONFIG, revision=revision, cache_dir=cache_dir, endpoint=endpoint)
-    return Snapshot(folder=config.parent, hub_id=hub_id, revision=commit)
+    return config.parent, commit
 
 
 def _is_cached(hub_id: str, name: str, commit: str, cache_dir: Path | None) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(hub_id, name, cache_dir=cache_dir, revision=commit), str)
-
-
-def _begun(hub_id: str, name: str, size_bytes: int, held_bytes: int) -> str:
-    line = f"fetching {name} of {hub_id} ({size_bytes / 1e6:.0f} MB"
-    return f"{line}, of which {held_bytes / 1e6:.0f} are here)" if held_bytes else f"{line})"
 
 
 def check_space(hub_id: str, needed: int, folder: Path, variable: str) -> None:
@@ -233,7 +205,7 @@ def _choose_weights(hub_id: str, names: set[str]) -> str:
     )
 
 
-def _cached(hub_id: str, revision: str | None, cache_dir: Path | None) -> Snapshot | None:
+def _cached(hub_id: str, revision: str | None, cache_dir: Path | None) -> Found | None:
     """The cached copy, if it is complete: config, and weights with all their shards."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -246,7 +218,7 @@ def _cached(hub_id: str, revision: str | None, cache_dir: Path | None) -> Snapsh
         return None
     if weights.name.endswith(".index.json") and not all((folder / shard).is_file() for shard in shard_names(weights)):
         return None
-    return Snapshot(folder=folder, hub_id=hub_id, revision=folder.name)
+    return folder, folder.name
 
 
 def _is_offline() -> bool:
@@ -267,32 +239,39 @@ def _explain(error: Exception, hub_id: str, revision: str | None, endpoint: str)
 
     at = f"{hub_id} at revision {revision}" if revision else hub_id
     status: Any = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", -1)):
-        return ResourceError(f"the disk is full: cannot download {hub_id}; free space or set HF_HOME to another disk")
-    if isinstance(error, errors.GatedRepoError):
-        return CheckpointError(
-            f"{hub_id} is gated: accept its terms at {endpoint}/{hub_id}, then `hf auth login` or set HF_TOKEN"
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return CheckpointError(
-            f"{hub_id} has no revision {revision!r} on {endpoint}; give a --revision that it has: a branch (main), tag "
-            "or commit"
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return CheckpointError(
-            f"there is no model {hub_id} on {endpoint}, or it is private: check the name, or `hf auth login`"
-        )
-    if isinstance(error, errors.HFValidationError):
-        return CheckpointError(f"{hub_id!r} is no hub id; it looks like openai/whisper-tiny")
-    if status is not None:
-        return CheckpointError(f"{endpoint} answered {status} for {at}; try again later, or give a local folder")
-    if isinstance(error, PermissionError):
-        return ResourceError(f"the hub's cache cannot be written: {error}; set HF_HOME to a folder of yours")
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", -1))
     reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-    return CheckpointError(
-        f"cannot reach {endpoint} to fetch {at} ({reason}); check the network or HF_ENDPOINT, or give a local folder: "
-        "specedge export FOLDER"
+    # Each case, and what to say; the first one that holds counts.
+    cases: tuple[tuple[bool, str], ...] = (
+        (full, f"the disk is full: cannot download {hub_id}; free space or set HF_HOME to another disk"),
+        (
+            isinstance(error, errors.GatedRepoError),
+            f"{hub_id} is gated: accept its terms at {endpoint}/{hub_id}, then `hf auth login` or set HF_TOKEN",
+        ),
+        (
+            isinstance(error, errors.RevisionNotFoundError),
+            f"{hub_id} has no revision {revision!r} on {endpoint}; give a --revision that it has: a branch (main), "
+            "tag or commit",
+        ),
+        (
+            isinstance(error, errors.RepositoryNotFoundError),
+            f"there is no model {hub_id} on {endpoint}, or it is private: check the name, or `hf auth login`",
+        ),
+        (isinstance(error, errors.HFValidationError), f"{hub_id!r} is no hub id; it looks like openai/whisper-tiny"),
+        (status is not None, f"{endpoint} answered {status} for {at}; try again later, or give a local folder"),
+        (
+            isinstance(error, PermissionError),
+            f"the hub's cache cannot be written: {error}; set HF_HOME to a folder of yours",
+        ),
+        (
+            True,
+            f"cannot reach {endpoint} to fetch {at} ({reason}); check the network or HF_ENDPOINT, or give a local "
+            "folder: specedge export FOLDER",
+        ),
     )
+    said = next(text for holds, text in cases if holds)
+    is_ours = full or (status is None and isinstance(error, PermissionError))
+    return ResourceError(said) if is_ours else CheckpointError(said)
 
 
 @contextmanager

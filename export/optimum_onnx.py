@@ -13,17 +13,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 
 from specedge.errors import CheckpointError, CheckpointNotFoundError
 
 from .checkpoint import Checkpoint, load_configs
 from .spec import F32, FLOATS, Source, Spec, Stored, expected_shapes, read_floats
-
-if TYPE_CHECKING:
-    import onnx
 
 _ENCODER = "encoder_model.onnx"
 # The with-past decoder comes last: it has no cross-attention keys and values.
@@ -107,12 +105,6 @@ def _pick(folder: Path, names: tuple[str, ...]) -> Path:
 
 
 def _load(path: Path) -> onnx.ModelProto:
-    try:
-        import onnx
-    except ImportError as error:
-        raise CheckpointError(
-            f"{path}: reading it needs the package onnx, which comes with specedge: pip install onnx"
-        ) from error
     try:
         return onnx.load(str(path), load_external_data=False)
     except OSError as error:
@@ -240,9 +232,6 @@ def _qualified(path: str, side: str) -> str:
 
 # --------------------------------------------------------------------------------------------------- constants
 def _read_constant(tensor: onnx.TensorProto, shape: tuple[int, ...], stored: Stored) -> F32:
-    import onnx
-    from onnx import numpy_helper
-
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return _read_external({item.key: item.value for item in tensor.external_data}, shape, stored)
     try:

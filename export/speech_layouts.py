@@ -46,7 +46,6 @@ from .spec import (
 _LATENT_HEADS = "latent_heads."  # trained with the model, in its own file
 TEXT_ROOM = 512  # positions for prompt and text behind a window's audio
 TEKKEN = "tekken.json"
-MAX_TEKKEN_BYTES = 64 << 20
 # Those of the published model, unless generation_config.json lists others under `languages`.
 _VOXTRAL_LANGUAGES = ("en", "es", "fr", "pt", "hi", "de", "nl", "it")
 # Of Tekken's control tokens, where its file does not list them.
@@ -262,7 +261,7 @@ def read_tekken(path: Path, n_vocab: int) -> tuple[list[bytes], dict[str, int]]:
 
     Raises CheckpointError for a file that is none, or has more tokens than the model.
     """
-    settings, data = _tekken_settings(path), read_json(path, max_bytes=MAX_TEKKEN_BYTES)
+    settings, data = _tekken_settings(path), read_json(path)
     n_control, size = settings["default_num_special_tokens"], settings["default_vocab_size"]
     if not n_control < size <= n_vocab:
         raise CheckpointError(f"{path}: {size} tokens, {n_control} of them control; the model has {n_vocab} tokens")
@@ -293,7 +292,7 @@ def read_tekken(path: Path, n_vocab: int) -> tuple[list[bytes], dict[str, int]]:
 def _tekken_settings(path: Path) -> dict[str, int]:
     if not path.is_file():
         raise CheckpointNotFoundError(f"{path}: there is no such file; a Voxtral needs its vocabulary beside it")
-    settings = read_json(path, max_bytes=MAX_TEKKEN_BYTES).get("config")
+    settings = read_json(path).get("config")
     found = {}
     for name in ("default_vocab_size", "default_num_special_tokens"):
         value = settings.get(name) if isinstance(settings, dict) else None

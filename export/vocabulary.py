@@ -1,12 +1,9 @@
 """The byte table and the special-token layout of a checkpoint, from whichever files it has.
 
-The table, in this order: `tokenizer.json`; `vocab.json`; CTranslate2's `vocabulary.json` or `vocabulary.txt`; one
-`*.tiktoken` rank file; else the built-in table that ends where the layout's text does (models/vocabularies).
-
-Merges are not read. Text is made of bytes, and prompts are merged by id, as tiktoken merges openai-whisper's own
-vocabularies: files whose merges are missing, doubled or in another order, as in faster-whisper's conversion of base,
-where the first one was lost, give what openai-whisper gives. A vocabulary whose ids are no ranks is cut otherwise than
-in its training, which only a prompt's ids show; its text is the same.
+The table, in this order: `tokenizer.json`; `vocab.json`; CTranslate2's `vocabulary.json` or `vocabulary.txt`; else the
+built-in table that ends where the layout's text does (models/vocabularies). Merges are not read: text is made of bytes,
+and prompts are merged by id, as tiktoken merges openai-whisper's own vocabularies. So files whose merges are missing,
+doubled or in another order, as in faster-whisper's conversion of base, give what openai-whisper gives.
 
 The layout: what the tokenizer's added tokens and `generation_config.json` say is taken together and must agree;
 `config.json` may only add to it. What none of them says is filled in from the published layout (openai-whisper
@@ -15,14 +12,12 @@ The layout: what the tokenizer's added tokens and `generation_config.json` say i
 
 from __future__ import annotations
 
-import base64
-import binascii
 import importlib.resources
 import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, pairwise
@@ -34,6 +29,8 @@ from specedge.runtime.text.special import LANGUAGE_NAMES, SpecialTokens, TokenLa
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.splitting import PATTERNS
 from specedge.runtime.text.tokenizer import Tokenizer, unpack_table
+
+from .spec import read_json, read_text
 
 TIME_PRECISION_S = 0.02
 N_TIMESTAMPS = 1501  # <|0.00|> to <|30.00|>
@@ -75,13 +72,14 @@ class _Published:
 
 
 def _published(n_text: int, n_languages: int, multilingual: bool) -> _Published:
-    ids = iter(range(n_text, n_text + 2 + n_languages + 6 + 1))
-    roles = {"eot": next(ids), "sot": next(ids)}
-    languages = {code: next(ids) for code in list(LANGUAGE_NAMES)[:n_languages]}
-    for role in ("translate", "transcribe", "sot_lm", "sot_prev", "no_speech", "no_timestamps", "timestamp_begin"):
-        roles[role] = next(ids)
+    codes = list(LANGUAGE_NAMES)[:n_languages]
+    names = ["eot", "sot", *codes, "translate", "transcribe", "sot_lm", "sot_prev", "no_speech", "no_timestamps"]
+    ids = {name: n_text + at for at, name in enumerate([*names, "timestamp_begin"])}
     return _Published(
-        n_vocab=roles["timestamp_begin"] + N_TIMESTAMPS, multilingual=multilingual, roles=roles, languages=languages
+        n_vocab=ids["timestamp_begin"] + N_TIMESTAMPS,
+        multilingual=multilingual,
+        languages={code: ids.pop(code) for code in codes},
+        roles=ids,
     )
 
 
@@ -92,11 +90,7 @@ _PUBLISHED = {
 
 
 def standard_layout(n_vocab: int) -> SpecialTokens:
-    """The layout of the published checkpoints with this vocabulary size.
-
-    Raises `CheckpointError` if `n_vocab` is none of 51864 (English), 51865 (multilingual) and 51866 (large-v3 and its
-    kin).
-    """
+    """The layout of the published checkpoints with this vocabulary size. Raises `CheckpointError` for another size."""
     published = _PUBLISHED.get(n_vocab)
     if published is None:
         sizes = ", ".join(map(str, _PUBLISHED))
@@ -141,16 +135,6 @@ class _Claims:
         )
 
 
-def _settings(settings: Mapping[str, Any], file: str) -> Iterator[tuple[str, Any, str]]:
-    """(role, id, source) of the settings of a configuration file that name a token."""
-    for key, role in _ROLE_OF_SETTING.items():
-        value = settings.get(key)
-        if isinstance(value, list) and len(value) == 1:
-            value = value[0]
-        if value is not None and not isinstance(value, list) and value != _UNSET.get(key):
-            yield role, value, f"{key} of {file}"
-
-
 def _table(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = settings.get(key)
     if value is None:
@@ -169,16 +153,19 @@ def _collect(added: Mapping[str, int], config: Mapping[str, Any], generation: Ma
             claims.add("role", _ROLE_OF_TOKEN[content], id_, source)
         elif language is not None and language[1] in LANGUAGE_NAMES:
             claims.add("language", language[1], id_, source)
-    for role, id_, source in _settings(generation, "generation_config.json"):
-        claims.add("role", role, id_, source)
+    for file, settings in (("generation_config.json", generation), ("config.json", config)):
+        for key, role in _ROLE_OF_SETTING.items():
+            value = settings.get(key)
+            if isinstance(value, list) and len(value) == 1:
+                value = value[0]
+            if value is not None and not isinstance(value, list) and value != _UNSET.get(key):
+                claims.add("role", role, value, f"{key} of {file}")
     for task, id_ in _table(generation, "task_to_id").items():
         if task in ("translate", "transcribe"):
             claims.add("role", task, id_, f"task_to_id of generation_config.json for {task}")
     for token, id_ in _table(generation, "lang_to_id").items():
         code = token.removeprefix("<|").removesuffix("|>")
         claims.add("language", code, id_, f"lang_to_id of generation_config.json for {code}")
-    for role, id_, source in _settings(config, "config.json"):
-        claims.add("role", role, id_, source)
     return claims
 
 
@@ -194,8 +181,7 @@ def _fitting(claims: _Claims, n_vocab: int) -> _Published | None:
 def _check_size(claims: _Claims, added: Mapping[str, int], published: _Published | None, n_vocab: int) -> None:
     """Raises CheckpointError for the files of one published model beside the weights of another.
 
-    Fewer rows than the files name are no model's own. One or two rows more are, if the files name them too; weights
-    that were padded have more.
+    Rows that no file names are padding, unless there are as many as in another published model.
     """
     named = max([0, *added.values(), *claims.languages.values(), *claims.roles.values()])
     if published is not None:
@@ -244,11 +230,9 @@ def read_layout(
 ) -> SpecialTokens:
     """The layout of a checkpoint whose embedding has `n_vocab` rows.
 
-    `added` maps the tokenizer's added tokens to their ids ({} without tokenizer files); `config` and `generation` are
-    the parsed config.json and generation_config.json ({} where missing).
-
-    Raises `CheckpointError` if the files contradict each other, name impossible ids, or leave a role open that no
-    published layout fills.
+    `added` maps the tokenizer's added tokens to their ids, `config` and `generation` are config.json and
+    generation_config.json; each is {} where it is missing. Raises `CheckpointError` if the files contradict each other,
+    name impossible ids, or leave a role open that no published layout fills.
     """
     claims = _collect(added, config, generation)
     published = _fitting(claims, n_vocab)
@@ -264,22 +248,16 @@ def read_layout(
             f"the checkpoint's files do not say which token is {', '.join(missing)}, and what they say fits no "
             f"published layout within a vocabulary of {n_vocab}; put the model's own tokenizer files beside its weights"
         )
+    n_timestamps = _count_timestamps(added, roles["timestamp_begin"]) or (0 if published is None else N_TIMESTAMPS)
+    languages = _languages(claims, published, generation)
     try:
         return SpecialTokens(
-            n_vocab=n_vocab,
-            **roles,
-            languages=_languages(claims, published, generation),
-            n_timestamps=_count_timestamps(added, roles["timestamp_begin"])
-            or (N_TIMESTAMPS if published is not None else 0),
-            time_precision_s=TIME_PRECISION_S,
+            n_vocab=n_vocab, **roles, languages=languages, n_timestamps=n_timestamps, time_precision_s=TIME_PRECISION_S
         )
-    except CheckpointError:
-        raise
     except ModelError as error:
         raise CheckpointError(f"the checkpoint's tokenizer files: {error}") from None
 
 
-MAX_FILE_BYTES = 64 << 20
 _TABLE_OF_SIZE = {51864: "gpt2", 51865: "multilingual", 51866: "multilingual"}
 _END_OF_TEXT = "<|endoftext|>"
 _OWN_FILES = "put the model's own tokenizer.json beside its weights"
@@ -329,11 +307,9 @@ def read_vocabulary(
 ) -> tuple[list[bytes], SpecialTokens]:
     """Byte table (index = id) and layout of a checkpoint, as `Tokenizer` takes them.
 
-    `folder` holds the tokenizer files, None if there is no folder; `config` and `generation` are the parsed
-    config.json and generation_config.json ({} where missing); `n_vocab` is the number of rows of the token embedding,
-    which may be more than the tokenizer names.
-
-    Raises `CheckpointError` for missing, unreadable or contradicting files.
+    `folder` holds the tokenizer files, if there are any; `n_vocab` is the number of rows of the token embedding, which
+    may be more than the tokenizer names; `config` and `generation` as in `read_layout`. Raises `CheckpointError` for
+    unreadable or contradicting files.
     """
     files = _read_files(folder) if folder is not None else _Files(where="checkpoint")
     if folder is not None and not files.vocab and (folder / "model.bin").is_file():
@@ -344,23 +320,13 @@ def read_vocabulary(
         raise CheckpointError(f"{folder}: {error}" if folder is not None else str(error)) from None
     if files.vocab:
         return _table_of(files, special), special
-    rank_file = _find_rank_file(folder)
-    if rank_file is not None:
-        ranks, where = parse_rank_lines(_read_text(rank_file).splitlines(), str(rank_file)), str(rank_file)
-    else:
-        name = {50256: "gpt2", 50257: "multilingual"}.get(special.eot)
-        if name is None:
-            raise CheckpointError(
-                f"{folder or 'checkpoint'}: has no tokenizer files, and its text ends at token {special.eot}, as in no "
-                f"published Whisper; {_OWN_FILES}"
-            )
-        ranks, where = built_in_table(name), f"the built-in {name} vocabulary"
-    if len(ranks) != special.eot:
+    name = {50256: "gpt2", 50257: "multilingual"}.get(special.eot)
+    if name is None:
         raise CheckpointError(
-            f"{where} has {len(ranks)} tokens, the checkpoint's layout ends text at {special.eot}; "
-            "put the model's own tokenizer files beside its weights"
+            f"{folder or 'checkpoint'}: has no tokenizer files, and its text ends at token {special.eot}, as in no "
+            f"published Whisper; {_OWN_FILES}"
         )
-    return ranks, special
+    return built_in_table(name), special
 
 
 def read_llm_vocabulary(folder: Path, n_vocab: int, *, end: str, pattern: str) -> tuple[list[bytes], dict[str, int]]:
@@ -426,62 +392,6 @@ def suppressed_tokens(n_vocab: int) -> list[int]:
     return sorted(found)
 
 
-def parse_rank_lines(lines: Iterable[str], where: str) -> list[bytes]:
-    """Tokens of a tiktoken rank file, index = rank: each line is a base64 token, a space and its rank, ranks from 0 on.
-
-    openai-whisper's multilingual file ends in "= 50256", which is the empty token. Raises `CheckpointError` naming
-    `where`.
-    """
-    tokens: list[bytes] = []
-    for number, line in enumerate(lines, 1):
-        spelled, _, rank = line.strip().partition(" ")
-        if not spelled and not rank:
-            continue
-        try:
-            token = b"" if spelled == "=" else base64.b64decode(spelled, validate=True)
-        except (binascii.Error, ValueError):
-            raise CheckpointError(f"{where} line {number}: expected a base64 token and a rank") from None
-        if rank != str(len(tokens)):
-            raise CheckpointError(f"{where} line {number}: rank {rank[:20]!r}, expected {len(tokens)}")
-        tokens.append(token)
-    if not tokens:
-        raise CheckpointError(f"{where} holds no tokens")
-    return tokens
-
-
-def _read_text(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise CheckpointError(f"{path} is larger than {MAX_FILE_BYTES} bytes: no Whisper tokenizer is")
-        return data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from None
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no valid JSON ({error}); download it again") from None
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    value = _read_json(path)
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, found {type(value).__name__}")
-    return value
-
-
-def _find_rank_file(folder: Path | None) -> Path | None:
-    found = sorted(folder.glob("*.tiktoken")) if folder is not None else []
-    if len(found) > 1:
-        names = f"{found[0].name}, {found[1].name}"
-        raise CheckpointError(f"{folder} has {len(found)} rank files ({names}); leave only the model's own")
-    return found[0] if found else None
-
-
 def _read_files(folder: Path) -> _Files:
     """The Hugging Face tokenizer files of `folder`, as far as there are any."""
     whole, vocab = folder / "tokenizer.json", folder / "vocab.json"
@@ -489,13 +399,13 @@ def _read_files(folder: Path) -> _Files:
     if whole.is_file():
         _read_tokenizer_json(whole, files)
     elif vocab.is_file():
-        files.vocab = _read_object(vocab)
+        files.vocab = read_json(vocab)
     added, settings = folder / "added_tokens.json", folder / "tokenizer_config.json"
     if added.is_file():
-        for content, id_ in _read_object(added).items():
+        for content, id_ in read_json(added).items():
             files.add(content, id_, special=False)
     if settings.is_file():
-        decoder = _read_object(settings).get("added_tokens_decoder")
+        decoder = read_json(settings).get("added_tokens_decoder")
         for key, token in (decoder if isinstance(decoder, dict) else {}).items():
             if isinstance(token, dict) and key.isdecimal() and len(key) < 10:
                 files.add(token.get("content"), int(key), special=token.get("special") is True)
@@ -518,7 +428,7 @@ def _read_list(folder: Path, files: _Files) -> None:
     if path is None:
         return
     files.where = str(path)
-    tokens = _read_json(path) if path.suffix == ".json" else _read_text(path).replace("\r\n", "\n").split("\n")
+    tokens = read_json(path, object) if path.suffix == ".json" else read_text(path).replace("\r\n", "\n").split("\n")
     if not isinstance(tokens, list) or set(map(type, tokens)) - {str} or _END_OF_TEXT not in tokens:
         raise CheckpointError(f"{path}: expected a list of tokens with {_END_OF_TEXT}; {_OWN_FILES}")
     n_text = tokens.index(_END_OF_TEXT)
@@ -529,7 +439,7 @@ def _read_list(folder: Path, files: _Files) -> None:
 
 
 def _read_tokenizer_json(path: Path, files: _Files) -> None:
-    data = _read_object(path)
+    data = read_json(path)
     model, added = data.get("model"), data.get("added_tokens")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
         raise CheckpointError(f"{path} is no byte-pair tokenizer, which every Whisper has; {_OWN_FILES}")

@@ -140,7 +140,9 @@ def nbest_lists(
 
 
 def _words(target: Target, ids: Sequence[int]) -> list[str]:
-    text = target.text([token for token in ids if token < target.manifest.tokens.eot]).decode("utf-8", "replace")
+    text = target.tokenizer.decode_bytes([token for token in ids if token < target.manifest.tokens.eot]).decode(
+        "utf-8", "replace"
+    )
     return re.findall(r"\w+(?:'\w+)?", text.lower())
 
 

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ def check_out(out: Path, mark: str) -> None:
         is_ours = False
     if not is_ours:
         raise UsageError(f"-o {out}: exists and is no {_WHAT[mark]}, so it is not replaced; give another -o")
-    check_folder(out, lambda name: name in _PARTS or fnmatch(name, "*.tiktoken"), _WHAT[mark])
+    check_folder(out, _PARTS.__contains__, _WHAT[mark])
 
 
 def write_checkpoint(
@@ -89,10 +88,9 @@ def write_checkpoint(
             if value:
                 _dump(unfinished / f"{name}.json", value)
         if checkpoint.folder is not None:
-            files = [checkpoint.folder / name for name in _TOKENIZER_FILES]
-            for file in [*files, *checkpoint.folder.glob("*.tiktoken")]:
-                if file.is_file():
-                    shutil.copyfile(file, unfinished / file.name)
+            for name in _TOKENIZER_FILES:
+                if (checkpoint.folder / name).is_file():
+                    shutil.copyfile(checkpoint.folder / name, unfinished / name)
         save_file(tensors, unfinished / _WEIGHTS, metadata={"format": "pt"})
         beside(unfinished)
         if os.path.lexists(out):

@@ -287,9 +287,8 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
     check_output(out, HEAD, inputs=identities(course.audio))
     bundle = bundle_of(course.source, course.work)
     encoder = encoder_weights_sha256(bundle.manifest, bundle.path)
-    identity = {"encoder": encoder, **course.identity(bundle)}
     with course.progress("transcribe") as progress:
-        wanted = course.collection(bundle, course.windows(bundle, plan.seed), course.work, identity, progress)
+        wanted = course.collection(bundle, course.work, plan.seed, progress, {"encoder": encoder})
         collect_features(wanted, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed)
     torch.set_num_threads(course.n_threads)
     n_parts = CHUNK_PARTS if isinstance(bundle.manifest.dims, ChunkDims) else 1

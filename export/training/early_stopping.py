@@ -1,7 +1,7 @@
 """A training that stops when a held-out loss stops falling, keeps its best weights, and goes on where it was cut off.
 
 Steps come from the seed and their number alone: a run that is taken up again ends in the same weights. Ctrl-C waits for
-the end of a step and saves. Each judgement is a line, and a row of a CSV file and a point of a plot beside the state.
+the end of a step and saves. Each judgement is a line, and a row of a CSV file beside the state.
 With little audio a step is much of it, so judgements come more often. A step whose loss or gradient is not finite
 changes nothing and is counted.
 """
@@ -27,8 +27,6 @@ from specedge.errors import OutOfMemoryError, ResourceError, SpecedgeError, Usag
 from specedge.runtime.console import Progress, clock
 from specedge.runtime.interrupt import held_back, interruption
 
-from .curve import EVERY_S, Curve
-
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adafactor": torch.optim.Adafactor,
@@ -36,9 +34,14 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 T = TypeVar("T")
 N = TypeVar("N", bound=nn.Module)
+EVERY_S = 8.0  # between two progress lines in a log
 _HELD_OUT = 10  # every so many windows of audio
 _EPOCHS, _FEWEST_STEPS = 4, 25  # between two judgements, where the plan's are more
 _WARM_UPS = 3  # the shortest training: CTC's loss first stands still for a while
+_PARTS, _COUNTS = (
+    ("net", "best", "optimizer"),
+    ("step", "n_worse", "best_loss", "best_step", "n_skipped", "figures"),
+)  # of the state on disk
 _SLOW = 0.1  # of the rate, for parameters that know much
 
 
@@ -118,6 +121,7 @@ class EarlyStopping(ABC, Generic[T, N]):
         slow: Sequence[nn.Parameter] = (),
     ) -> None:
         self._course, self.path = course, path
+        self.curve = path.with_suffix(".csv")  # the losses at each judgement
         self.train, self.held = train, held
         self.net = net
         self.best = copy.deepcopy(net).eval()
@@ -185,16 +189,14 @@ class EarlyStopping(ABC, Generic[T, N]):
             where = f"at step {self.step} of {self._course.steps}; the same command goes on from there"
             raise interruption(stops[0], f"interrupted {where}")
 
-    @property
-    def curve(self) -> Curve:
-        """The losses at each judgement, beside the state."""
-        return Curve(self.path.with_suffix(".csv"))
-
     def _note(self, elapsed_s: float, n_steps: int, say: Callable[[str], None]) -> None:
         """Tell how the training goes, and write it down. Raises OSError."""
         loss = sum(self._losses_since) / max(len(self._losses_since), 1)
         self._losses_since.clear()
-        self.curve.add(self.step, loss, self.held_loss, self.best_loss)
+        with open(self.curve, "a", encoding="utf-8") as file:
+            if not file.tell():
+                file.write("step,loss,held_out_loss,best_held_out_loss\n")
+            file.write(f"{self.step},{loss:.6g},{self.held_loss:.6g},{self.best_loss:.6g}\n")
         gain = "the best so far"
         if self.n_worse:
             gain = f"no better than step {self.best_step} for {self.n_worse} of {self._course.patience} evaluations"
@@ -235,25 +237,22 @@ class EarlyStopping(ABC, Generic[T, N]):
         """
         try:
             self.move(device)
-            self._run_or_go_on(title, notify)
+            if self.load():
+                notify(f"{self.path.parent}: going on from step {self.step}")
+            else:
+                if self.path.is_file():
+                    notify(f"{self.path}: was saved with other options or other audio, so the training begins anew")
+                self.curve.unlink(missing_ok=True)
+                if self.judges_first:
+                    with self._device:
+                        self.judge()
+            with Progress(self._course.steps, "steps", title, every_s=EVERY_S) as progress:
+                self.tick = lambda: progress.update(0)
+                self.run(progress.update_to, notify)
         except torch.OutOfMemoryError:
             raise OutOfMemoryError(
                 f"--device {device}: its memory ran out at step {self.step}; the same command with --device cpu goes on"
             ) from None
-
-    def _run_or_go_on(self, title: str, notify: Callable[[str], None]) -> None:
-        if self.load():
-            notify(f"{self.path.parent}: going on from step {self.step}")
-        else:
-            if self.path.is_file():
-                notify(f"{self.path}: was saved with other options or other audio, so the training begins anew")
-            self.curve.clear()
-            if self.judges_first:
-                with self._device:
-                    self.judge()
-        with Progress(self._course.steps, "steps", title, every_s=EVERY_S) as progress:
-            self.tick = lambda: progress.update(0)
-            self.run(progress.update_to, notify)
         notify(f"{title}: {self.ending}")
 
     def advance(self) -> None:
@@ -299,14 +298,9 @@ class EarlyStopping(ABC, Generic[T, N]):
         """Replace the state on disk. Raises OSError."""
         state = {
             "plan": vars(self._course),
-            "net": self.net.state_dict(),
-            "best": self.best.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "counts": [self.step, self.n_worse, len(self.train), len(self.held)],
-            "best_loss": self.best_loss,
-            "figures": self.figures,
-            "best_step": self.best_step,
-            "n_skipped": self.n_skipped,
+            "sizes": [len(self.train), len(self.held)],
+            **{name: getattr(self, name).state_dict() for name in _PARTS},
+            **{name: getattr(self, name) for name in _COUNTS},
         }
         unfinished = self.path.with_suffix(".tmp")
         torch.save(state, unfinished)
@@ -317,14 +311,11 @@ class EarlyStopping(ABC, Generic[T, N]):
         if not self.path.is_file():
             return False
         state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
-        step, n_worse, *sizes = state["counts"]
-        if state["plan"] != vars(self._course) or sizes != [len(self.train), len(self.held)]:
+        if state["plan"] != vars(self._course) or state.get("sizes") != [len(self.train), len(self.held)]:
             return False
-        self.net.load_state_dict(state["net"])
-        self.best.load_state_dict(state["best"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.n_worse = step, n_worse
-        self.best_loss, self.figures = state["best_loss"], state["figures"]
-        self.best_step, self.n_skipped = state.get("best_step", step), state.get("n_skipped", 0)
+        for name in _PARTS:
+            getattr(self, name).load_state_dict(state[name])
+        for name in _COUNTS:
+            setattr(self, name, state[name])
         self._n_noted = self.n_skipped
         return True

@@ -54,7 +54,7 @@ from specedge.version import __version__
 from ..bundling import write_bundle
 from ..checkpoint import Checkpoint, open_checkpoint
 from .acoustics import acoustics
-from .curve import EVERY_S
+from .early_stopping import EVERY_S
 
 Float = NDArray[np.float32]
 F16 = NDArray[np.float16]
@@ -98,7 +98,7 @@ class Course:
         return self.threads or threads_allowed()
 
     def target(self, bundle: Bundle) -> Target:
-        """The target `bundle`, in the language of the audio."""
+        """The target, in the language of the audio."""
         return Target(bundle, threads=self.n_threads, language=self.language, beam_size=self.beam_size)
 
     def windows(self, bundle: Bundle, seed: int) -> Iterator[Float]:
@@ -106,21 +106,21 @@ class Course:
         return windows_of(self.audio, bundle.manifest.n_samples, seed=seed, notify=self.notify)
 
     def collection(
-        self,
-        bundle: Bundle,
-        windows: Iterator[Float],
-        folder: Path,
-        identity: dict[str, str],
-        progress: Progress,
+        self, bundle: Bundle, folder: Path, seed: int, progress: Progress, more: dict[str, str]
     ) -> Collection:
-        """What is to be made of windows of the audio, in `folder`; says how to go on after a stop."""
+        """What is to be made of windows of the audio, in `folder`; says how to go on after a stop.
+
+        more: what its shards depend on besides bundle, audio and language.
+        """
         self.notify(f"{self.work}: keeps what is done; after a stop (Ctrl-C) the same command goes on from there")
+        searched = {} if self.beam_size == 1 else {"beam_size": str(self.beam_size)}
+        identity = {"bundle": _speaker(bundle), "audio": "\n".join(self.audio), "language": self.language or ""}
         return Collection(
-            windows=windows,
+            windows=self.windows(bundle, seed),
             target=self.target(bundle),
             folder=folder,
             hours=self.hours,
-            identity=identity,
+            identity=identity | searched | more,
             report=progress.update_to,
         )
 
@@ -128,11 +128,6 @@ class Course:
         """A progress line of seconds of audio: of all that there is, to `hours`."""
         total_s = min(self.hours * 3600, seconds_of(self.audio, self.hours * 3600))
         return Progress(total_s, "s", title, is_time=True, every_s=EVERY_S)
-
-    def identity(self, bundle: Bundle) -> dict[str, str]:
-        """What a work folder is of."""
-        searched = {} if self.beam_size == 1 else {"beam_size": str(self.beam_size)}
-        return {"bundle": _speaker(bundle), "audio": "\n".join(self.audio), "language": self.language or "", **searched}
 
 
 def bundle_of(source: str, work: Path) -> Bundle:
@@ -531,12 +526,10 @@ def heard_texts(
 
     ear: the bundle whose encoder's output is kept in `folder`, where it is not the target's own.
     """
-    identity = {**course.identity(bundle), "seed": str(seed)}
-    if ear is not None:
-        identity["ear"] = encoder_fingerprint(ear.manifest)
+    more = {"seed": str(seed)} | ({} if ear is None else {"ear": encoder_fingerprint(ear.manifest)})
     rows = (folder or course.work) / "rows"
     with course.progress("transcribe") as progress:
-        wanted = course.collection(bundle, course.windows(bundle, seed), rows, identity, progress)
+        wanted = course.collection(bundle, rows, seed, progress, more)
         collect_rows(wanted, None if ear is None else Target(ear, threads=course.n_threads))
     return load_rows(rows)
 

@@ -103,7 +103,7 @@ def check_values(value: object, where: str) -> None:
             raise BundleError(f"{where}: {shown(node)} is no JSON value; {REMEDY}")
         if n_values + len(pending) + len(children) > MAX_VALUES:
             raise BundleError(f"{where}: more than {MAX_VALUES} values; {REMEDY}")
-        pending.extend((child, depth + 1) for child in children)
+        pending.extend([(child, depth + 1) for child in children])
 
 
 def plain(value: Any) -> Any:

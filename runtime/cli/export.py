@@ -24,26 +24,16 @@ _PATH = click.Path(path_type=Path)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-def _grow(folder: Path, option: str, head: Path | None, force: bool) -> None:
+def _grow(folder: Path, head: Path | None, force: bool) -> None:
     """Change the bundle `folder` in place. Raises UsageError where something would be lost by it."""
-    from specedge.export.bundling import (
-        add_align_graph,
-        add_ctc_head,
-        add_learn_graphs,
-        mark_short_windows,
-    )
+    from specedge.export.bundling import add_ctc_head, add_learn_graphs
 
     if not force:
         _check_changeable(folder, is_for_head=head is not None)
-    if head is not None:
-        grown, gained = add_ctc_head(folder, head), "has a CTC head now"
-    elif option == "--learnable":
+    if head is None:
         grown, gained = add_learn_graphs(folder), "can learn as a draft now"
-    elif option == "--short-windows":
-        grown, gained = mark_short_windows(folder), "is marked as trained with short windows"
     else:
-        grown = add_align_graph(folder)
-        gained = f"can time words now, with {len(grown.manifest.alignment_heads)} alignment heads"
+        grown, gained = add_ctc_head(folder, head), "has a CTC head now"
     click.echo(f"{grown.path}: {grown.manifest.name} {gained}")
     if head is not None:
         say_next("bench", "talk.wav", "-m", model_argument(grown.path))
@@ -92,7 +82,6 @@ Examples:
   specedge export ./my-finetune --ctc head.onnx  with a head of `specedge train ctc`, for --drafter ctc
   specedge export tiny.en --learnable            a draft that can learn while it drafts, for --learn
   specedge export small --encoder-plain          for --encoder-provider: the encoder on other kernels
-  specedge export ./old-bundle --add-align       word timestamps for an old bundle
   specedge export ./bundle --add-ctc head.onnx   a CTC head for an existing bundle
   specedge export small -o small.tar             an installed model as one file, for a machine without a network
 """
@@ -129,15 +118,12 @@ Examples:
     help="Shortest window it was trained with (ACFT: 3.2).",
 )
 @click.option("--encoder-plain", is_flag=True, help="Bring the encoder in plain operators too, for --encoder-provider.")
-@click.option("--add-align", is_flag=True, help="Add word timestamps to the bundle SOURCE.")
-def export(
-    source: str, out: Path | None, force: bool, add_ctc: Path | None, add_align: bool, with_draft: bool, **given: Any
-) -> None:
+def export(source: str, out: Path | None, force: bool, add_ctc: Path | None, with_draft: bool, **given: Any) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
 
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
     openai-whisper .pt file, a whisper.cpp .bin file, a CTranslate2 or MLX folder, or with --from optimum a folder of
-    ONNX files. --add-align, --add-ctc, --learnable and --short-windows also change a bundle SOURCE in place.
+    ONNX files. --add-ctc and --learnable also change a bundle SOURCE in place.
 
     Use --short-windows only for a model that was trained with them: windows are then encoded no further than there is
     audio, and an ordinary Whisper loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's
@@ -151,19 +137,14 @@ def export(
     from ..bundle.bundle import MANIFEST_NAME
 
     is_bundle = (Path(source) / MANIFEST_NAME).is_file()
-    changes = {
-        "--add-align": add_align,
-        "--add-ctc": add_ctc is not None,
-        "--learnable": given["learnable"] and is_bundle,
-        "--short-windows": given["short_windows"] and is_bundle,
-    }
+    changes = {"--add-ctc": add_ctc is not None, "--learnable": given["learnable"] and is_bundle}
     wanted = [option for option, is_wanted in changes.items() if is_wanted]
     if wanted:
         names = ("name", "adapter", "revision", "maps", "draft", "heads", "ctc", "shortest_window_s", "encoder_plain")
         others = [out, *(given[name] for name in names), given["origin"] != "auto", with_draft, len(wanted) > 1]
         if any(value not in (None, (), False) for value in others):
             raise UsageError(f"{wanted[0]} changes the bundle SOURCE in place; give no option but --force")
-        _grow(store.find(source), wanted[0], add_ctc, force)
+        _grow(store.find(source), add_ctc, force)
         return
     if given["precision"] == "int4":
         notify("warning: int4 is smaller, not faster, and costs accuracy; int8 is the default")

@@ -75,7 +75,7 @@ class Invariance:
         return max((result.max_difference for result in self.results), default=0.0)
 
     def to_json(self) -> dict[str, Any]:
-        return {"exact": self.exact, "rows": [asdict(result) for result in self.results]}
+        return {"exact": self.exact, "rows": [dict(vars(result)) for result in self.results]}
 
 
 def probe_starts(dims: Dims) -> tuple[int, ...]:

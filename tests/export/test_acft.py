@@ -63,8 +63,6 @@ def test_a_folder_is_told_what_it_was_trained_with(tmp_path: Path, capsys: pytes
         assert "--shortest-window" in capsys.readouterr().err and not out.exists()
     assert main(["export", mine, "-o", str(out), "--shortest-window", "1.5"]) == 0
     assert heard(out) == {"asked": "auto", "heard_s": 1.92, "window_s": 2.0, "lossy": False}
-    assert main(["export", str(out), "--short-windows", "--shortest-window", "1"]) == 2
-    assert "give no option but --force" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("en", "name"), [(True, "gpt2"), (False, "multilingual")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import warnings
 from dataclasses import replace
@@ -15,18 +14,16 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from specedge.errors import BundleError, ResourceError, UsageError
+from specedge.errors import BundleError
 from specedge.export import onnx_builder
-from specedge.export.bundling import add_align_graph, write_bundle
+from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.derived_graphs import default_heads, write_align_graph
 from specedge.export.selfcheck import relative_error
-from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.cli.main import main
 from specedge.runtime.engine.engine import Engine
 from support.checkpoints import make_checkpoint
-from support.exported import PRECISIONS, bundle, checkpoint, engine, noise_mel, transformers_model
+from support.exported import PRECISIONS, bundle, engine, noise_mel, transformers_model
 
 # As in test_graphs.py for logits: what rounding costs these small, unforgiving models.
 MOST_SCORES_ERROR = {"fp32": 1e-5, "int8": 0.1, "int4": 0.45}
@@ -139,61 +136,6 @@ def test_a_graph_that_is_no_decoder_is_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- a bundle that was made without
 def test_a_bundle_without_it_opens_and_says_what_to_do(old: Path) -> None:
     loaded = Engine(Bundle.open(old), threads=1, cache=False)
-    with pytest.raises(
-        BundleError, match=r"no graph for word timestamps; export the model again.*--add-align"
-    ) as raised:
+    with pytest.raises(BundleError, match="no graph for word timestamps; export the model again") as raised:
         loaded.align(loaded.encode(noise_mel(80, 200)), [1, 2])
     assert raised.value.exit_code == 4
-
-
-def test_adding_it_gives_the_bundle_of_a_new_export(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = {path.name: path.stat().st_mtime_ns for path in old.iterdir()}
-    assert main(["export", str(old), "--add-align"]) == 0
-    assert "can time words now, with 2 alignment heads" in capsys.readouterr().out
-    assert Bundle.open(old).digest == bundle("int8").digest
-    changed = {path.name for path in old.iterdir() if path.stat().st_mtime_ns != before.get(path.name)}
-    assert changed == {"align.onnx", "specedge.json"}
-
-
-def test_adding_it_twice_is_refused(old: Path) -> None:
-    add_align_graph(old)
-    with pytest.raises(UsageError, match="has the graph for word timestamps already"):
-        add_align_graph(old)
-    assert Bundle.open(old).digest == bundle("int8").digest
-
-
-@pytest.mark.parametrize("n_replaced", [0, 1])
-def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {path.name: path.read_bytes() for path in old.iterdir()}
-    moves = iter([os.replace] * n_replaced)
-
-    def move(source: Path, target: Path) -> None:
-        step = next(moves, None)
-        if step is None:
-            raise OSError(28, "No space left on device")
-        step(source, target)
-
-    monkeypatch.setattr("specedge.export.bundling.os.replace", move)
-    with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
-        add_align_graph(old)
-    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
-
-
-def test_it_goes_with_no_other_option(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(old), "--add-align", "--name", "other"]) == 2
-    assert "give no option but --force" in capsys.readouterr().err
-
-
-def test_an_installed_bundle_is_found_by_name(
-    old: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SPECEDGE_HOME", str(old.parent))
-    shutil.copytree(old, store.folder() / "whisper-tiny")
-    assert main(["export", "tiny", "--add-align"]) == 0
-    assert "whisper-tiny" in capsys.readouterr().out
-    assert "align" in Bundle.open(store.find("tiny")).manifest.graphs
-
-
-def test_the_checkpoint_is_no_bundle(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(checkpoint()), "--add-align"]) == 4
-    assert "specedge.json" in capsys.readouterr().err

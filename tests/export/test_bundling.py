@@ -274,7 +274,7 @@ def test_a_folder_with_other_files_is_never_replaced(manifest: str, name: str, t
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     (out / name).unlink()
     (out / ".DS_Store").touch()
-    (out / ".ctc.unfinished").touch()  # of a change that was killed
+    (out / ".0123456789abcdef.unfinished").mkdir()  # of a change that was killed
     export(out, replace_existing=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"] and Bundle.open(out)
 

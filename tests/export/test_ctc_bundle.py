@@ -134,12 +134,12 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(
 
 
 def test_it_goes_with_no_other_option(head: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for more in (["--name", "other"], ["--add-align"], ["--ctc", str(head)]):
+    for more in (["--name", "other"], ["--ctc", str(head)]):
         assert main(["export", str(bundle().path), "--add-ctc", str(head), *more]) == 2
         assert "give no option but --force" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("change", [["--add-ctc"], ["--short-windows"]])
+@pytest.mark.parametrize("change", [["--add-ctc"], ["--learnable"]])
 def test_the_model_of_the_package_is_not_changed_in_place(
     change: list[str], head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,20 +81,6 @@ def test_a_bundle_is_replaced_by_force(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["export", str(checkpoint()), "-o", out]) == 0
     assert main(["export", str(checkpoint()), "-o", out, "--precision", "fp32", "--force"]) == 0
     assert Bundle.open(out).manifest.precision == "fp32"
-
-
-def test_a_bundle_is_told_in_place_that_it_knows_short_windows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = Path(shutil.copytree(bundle().path, tmp_path / "told"))
-    before = {one.name: one.stat().st_mtime_ns for one in path.iterdir()}
-    assert main(["export", str(path), "--short-windows"]) == 0
-    assert "is marked as trained with short windows" in capsys.readouterr().out
-    assert {one.name for one in path.iterdir() if one.stat().st_mtime_ns != before.get(one.name)} == {"specedge.json"}
-    assert Bundle.open(path).manifest.short_windows and main(["models", "show", str(path)]) == 0
-    assert ", trained with shorter ones too" in capsys.readouterr().out
-    assert main(["export", str(path), "--short-windows"]) == 2
-    assert "is already marked as trained with short windows" in last_line(capsys)
 
 
 def test_a_checkpoint_that_knows_short_windows_makes_such_a_bundle(tmp_path: Path) -> None:

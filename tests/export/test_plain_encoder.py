@@ -78,7 +78,7 @@ def test_a_graph_that_computes_something_else_is_not_published(tmp_path: Path, m
 
 def test_a_bundle_does_not_get_it_in_place(capsys: pytest.CaptureFixture[str]) -> None:
     """Its weights are rounded already."""
-    assert main(["export", str(bundle("int8").path), "--add-align", "--encoder-plain"]) == 2
+    assert main(["export", str(bundle("int8").path), "--learnable", "--encoder-plain"]) == 2
     assert "in place" in capsys.readouterr().err
 
 

@@ -144,7 +144,7 @@ def test_the_numbers_are_for_the_manifest() -> None:
     assert check["features_max_error"] < 1e-3 and check["logits_max_error"] < 1e-3 and check["argmax_agreement"] == 1
     assert check["scores_relative_error"] < 1e-5
     rows = check["row_invariance"]["rows"]
-    assert {row["rows_per_pass"] for row in rows} == {1, 2, 3, 5, 8, 16} and {row["threads"] for row in rows} == {1, 2}
+    assert {row["rows_per_pass"] for row in rows} == {1, 2, 3, 5, 8, 16}
     assert all(row["n_differing"] == 0 and row["n_compared"] >= 40 for row in rows)
     assert np.array(check["golden"]).shape == (6, 8)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from specedge.errors import CheckpointError
-from specedge.export.vocabulary import built_in_table, parse_rank_lines, read_vocabulary, standard_layout
+from specedge.export.vocabulary import built_in_table, read_vocabulary, standard_layout
 from specedge.runtime.text.tokenizer import Tokenizer
 from specedge.runtime.text.words import split_words
 from support.checkpoints import SIZES, Layout, generation_config
@@ -45,26 +44,6 @@ def test_without_files_the_built_in_table_is_taken(n_vocab: int, tmp_path: Path)
 def test_without_files_any_other_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="51867 is no published Whisper size .* no tokenizer files"):
         read_vocabulary(tmp_path, {}, {}, 51867)
-
-
-def test_a_rank_file(tmp_path: Path) -> None:
-    lines = [f"{base64.b64encode(token).decode() or '='} {id_}" for id_, token in enumerate(table("multilingual"))]
-    (tmp_path / "multilingual.tiktoken").write_text("\n".join(lines) + "\n")
-    ranks, special = read_vocabulary(tmp_path, {}, {}, 51865)
-    assert tuple(ranks) == table("multilingual") and special == standard_layout(51865)
-    with pytest.raises(CheckpointError, match="50257 tokens, the checkpoint's layout ends text at 50256"):
-        read_vocabulary(tmp_path, {}, {}, 51864)
-    (tmp_path / "gpt2.tiktoken").write_text("")
-    with pytest.raises(CheckpointError, match="2 rank files"):
-        read_vocabulary(tmp_path, {}, {}, 51865)
-
-
-@pytest.mark.parametrize(
-    "lines", [[], ["IQ== 1"], ["IQ== 0", "IQ== x"], ["IQ= 0"], ["IQ=="], ["ä 0"], ["IQ== 0 0"], ["IQ== 00"]], ids=str
-)
-def test_bad_rank_lines(lines: list[str]) -> None:
-    with pytest.raises(CheckpointError, match="^here"):
-        parse_rank_lines(lines, "here")
 
 
 def test_the_empty_token_may_be_left_out(tmp_path: Path) -> None:
@@ -128,9 +107,9 @@ def _write(name: str, content: str | bytes) -> Callable[[Path], None]:
         (_vocab(lambda vocab: vocab.update({"日": vocab.pop("a")})), "stands for no byte"),
         (_vocab(lambda vocab: vocab.update({"<|startoftranscript|>": 889})), "two ids"),
         (_write("vocab.json", "[]"), "expected a JSON object"),
-        (_write("vocab.json", "{"), "no valid JSON"),
-        (_write("vocab.json", "[" * 100_000), "no valid JSON"),
-        (_write("vocab.json", b"\xff\xfe"), "cannot read"),
+        (_write("vocab.json", "{"), "not valid JSON"),
+        (_write("vocab.json", "[" * 100_000), "not valid JSON"),
+        (_write("vocab.json", b"\xff\xfe"), "cannot be read"),
         (_write("added_tokens.json", '{"<|sot|>": "x"}'), "added token"),
         (_write("added_tokens.json", '{"<|endoftext|>": 5}'), "two ids"),
     ],
@@ -227,7 +206,7 @@ def test_ctranslate2_s_list_of_a_fine_tune(tmp_path: Path) -> None:
         ('["a", "b"]', "expected a list of tokens with <|endoftext|>; put the model's own tokenizer.json"),
         ('["a", 5, "<|endoftext|>"]', "expected a list of tokens"),
         ('{"a": 1}', "expected a list of tokens"),
-        ('["a', "no valid JSON"),
+        ('["a', "not valid JSON"),
         ('["a", "<|endoftext|>"]', "do not say which token is sot"),
     ],
 )
