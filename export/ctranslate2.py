@@ -130,20 +130,33 @@ def _two(entries: Mapping[str, Stored], name: str, folder: Path) -> tuple[int, i
 
 
 # ---------------------------------------------------------------------------------------------------------- names
+_WHOLE = {
+    "embeddings/weight": "embed_tokens.weight",
+    "position_encodings/encodings": "embed_positions.weight",
+    "layer_norm/gamma": "layer_norm.weight",
+    "layer_norm/beta": "layer_norm.bias",
+    **{f"conv{i}/{part}": f"conv{i}.{part}" for i in (1, 2) for part in ("weight", "bias")},
+}
+_ATTENTIONS = {"self_attention": "self_attn", "attention": "encoder_attn"}
+# What a variable of a layer stacks, in this order.
+_STACKS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("self_attention", "linear_0"): ("q_proj", "k_proj", "v_proj"),
+    ("self_attention", "linear_1"): ("out_proj",),
+    ("attention", "linear_0"): ("q_proj",),
+    ("attention", "linear_1"): ("k_proj", "v_proj"),
+    ("attention", "linear_2"): ("out_proj",),
+    ("ffn", "linear_0"): ("fc1",),
+    ("ffn", "linear_1"): ("fc2",),
+}
+
+
 def _places(variables: Mapping[str, _Variable], aliases: Mapping[str, str]) -> Iterator[tuple[str, _Part]]:
     """Canonical name and place of every weight that a file of CTranslate2's may hold."""
     for stored in (*variables, *aliases):
         variable = aliases.get(stored, stored)
         side, _, rest = stored.partition("/")
-        whole = {
-            "embeddings/weight": "embed_tokens.weight",
-            "position_encodings/encodings": "embed_positions.weight",
-            "layer_norm/gamma": "layer_norm.weight",
-            "layer_norm/beta": "layer_norm.bias",
-            **{f"conv{i}/{part}": f"conv{i}.{part}" for i in (1, 2) for part in ("weight", "bias")},
-        }
-        if rest in whole:
-            yield f"model.{side}.{whole[rest]}", _Part(variable)
+        if rest in _WHOLE:
+            yield f"model.{side}.{_WHOLE[rest]}", _Part(variable)
         elif rest == "projection/weight":
             yield "proj_out.weight", _Part(variable)
         elif found := re.fullmatch(r"layer_(\d+)/(self_attention|attention|ffn)/(\w+)/(\w+)", rest):
@@ -153,27 +166,15 @@ def _places(variables: Mapping[str, _Variable], aliases: Mapping[str, str]) -> I
 
 def _in_layer(block: str, layer: str, part: str) -> Iterator[tuple[str, int, int]]:
     """Name inside a layer, and which of how many stacked parts it is."""
-    attention = {"self_attention": "self_attn", "attention": "encoder_attn"}.get(block)
+    attention = _ATTENTIONS.get(block)
     if layer == "layer_norm":
         norm = "final_layer_norm" if attention is None else f"{attention}_layer_norm"
         yield f"{norm}.{'weight' if part == 'gamma' else 'bias'}", 0, 1
         return
-    if part not in ("weight", "bias"):
-        return
-    stacks: dict[tuple[str, str], tuple[str, ...]] = {
-        ("self_attention", "linear_0"): ("q_proj", "k_proj", "v_proj"),
-        ("self_attention", "linear_1"): ("out_proj",),
-        ("attention", "linear_0"): ("q_proj",),
-        ("attention", "linear_1"): ("k_proj", "v_proj"),
-        ("attention", "linear_2"): ("out_proj",),
-        ("ffn", "linear_0"): ("fc1",),
-        ("ffn", "linear_1"): ("fc2",),
-    }
-    stack = stacks.get((block, layer), ())
+    stack = _STACKS.get((block, layer), ()) if part in ("weight", "bias") else ()
     for at, name in enumerate(stack):
-        if name == "k_proj" and part == "bias":
-            continue  # zeros: Whisper's keys have none
-        yield f"{name}.{part}" if attention is None else f"{attention}.{name}.{part}", at, len(stack)
+        if (name, part) != ("k_proj", "bias"):  # zeros: Whisper's keys have none
+            yield f"{name}.{part}" if attention is None else f"{attention}.{name}.{part}", at, len(stack)
 
 
 # ----------------------------------------------------------------------------------------------------------- file

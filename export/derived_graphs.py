@@ -29,9 +29,11 @@ vectors  The rows of the vocabulary matrix, for gradients and for tokens that jo
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -140,89 +142,57 @@ def write_align_graph(decoder: Path, out: Path, dims: Dims, heads: Heads) -> Non
     Raises BundleError when `decoder` is not a decoder graph of `decoder_graph` with these dimensions.
     """
     model = onnx.load(str(decoder), load_external_data=False)
-    scores = _Scores(model.graph, dims)
-    output = scores.of(heads)
-    graph = model.graph
-    kept = _upstream(graph, output)
-    _forget_past(kept)
-    used = {name for node in kept for name in node.input}
-    inputs = [value for value in graph.input if value.name in used]
-    initializers = [tensor for tensor in graph.initializer if tensor.name in used]
-    shape: list[Dim] = [len(heads), "n_rows", "n_audio_ctx"]
-    cut = helper.make_graph(
-        kept, ALIGN_GRAPH, inputs, [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)], initializers
-    )
-    write_cut(out, cut, model)
+    graph, count = model.graph, itertools.count(1)
+    head_dim = dims.n_text_state // dims.n_text_head
 
-
-class _Scores:
-    """Adds the nodes of the scores to `graph`."""
-
-    def __init__(self, graph: onnx.GraphProto, dims: Dims) -> None:
-        self._graph = graph
-        self._dims = dims
-        self._head_dim = dims.n_text_state // dims.n_text_head
-        self._count = 0
-
-    def of(self, heads: Heads) -> str:
-        """The name of the scores of `heads`, in their order."""
-        parts = []
-        for layer, numbers in _by_layer(heads):
-            queries, keys = self._operands(layer)
-            chosen = self._const(np.array(numbers, np.int64))
-            pair = [self._node("Gather", [tensor, chosen], axis=1) for tensor in (queries, keys)]
-            if self._is_int8(layer):
-                pair[1] = self._node("Cast", [pair[1]], to=TensorProto.FLOAT)
-            parts.append(self._node("MatMul", pair))
-        joined = self._node("Concat", parts, axis=1)
-        return self._node("Squeeze", [joined, self._const(np.array([0], np.int64))], output="scores")
-
-    def _operands(self, layer: int) -> tuple[str, str]:
-        """Scaled queries [1, n_head, n_rows, head_dim] and keys [1, n_head, head_dim, n_audio_ctx] of a layer."""
-        if self._is_int8(layer):  # the scales carry 1 / sqrt(head_dim)
-            return self._consumer("Mul", 1, f"cross_k_scale_{layer}").output[0], f"cross_k_{layer}"
-        rows = self._consumer("MultiHeadAttention", 1, f"cross_k_{layer}").input[0]
-        shape = self._const(np.array([0, 0, self._dims.n_text_head, self._head_dim], np.int64))
-        queries = self._node("Transpose", [self._node("Reshape", [rows, shape])], perm=[0, 2, 1, 3])
-        scale = self._const(np.array(1 / math.sqrt(self._head_dim), np.float32))
-        keys = self._node("Transpose", [f"cross_k_{layer}"], perm=[0, 1, 3, 2])
-        return self._node("Mul", [queries, scale]), keys
-
-    def _is_int8(self, layer: int) -> bool:
-        return any(value.name == f"cross_k_scale_{layer}" for value in self._graph.input)
-
-    def _consumer(self, op: str, place: int, name: str) -> onnx.NodeProto:
-        node: onnx.NodeProto
-        for node in self._graph.node:
-            if node.op_type == op and len(node.input) > place and node.input[place] == name:
-                return node
-        raise BundleError(f"the decoder graph has no {op} of {name}, so word times cannot be had from it; export again")
-
-    def _const(self, array: NDArray[np.generic]) -> str:
-        self._count += 1
-        name = f"align_const_{self._count}"
-        self._graph.initializer.append(numpy_helper.from_array(array, name))
+    def const(array: NDArray[np.generic]) -> str:
+        name = f"align_const_{next(count)}"
+        graph.initializer.append(numpy_helper.from_array(array, name))
         return name
 
-    def _node(self, op: str, inputs: list[str], *, output: str = "", **attributes: int | list[int]) -> str:
-        self._count += 1
-        name = f"align_{op}_{self._count}"
-        given: dict[str, object] = dict(attributes)
-        self._graph.node.append(helper.make_node(op, inputs, [output or name], name=name, **given))  # type: ignore[arg-type]
+    def node(op: str, inputs: list[str], output: str = "", **attributes: Any) -> str:
+        name = f"align_{op}_{next(count)}"
+        graph.node.append(helper.make_node(op, inputs, [output or name], name=name, **attributes))
         return output or name
 
+    parts = []
+    for layer, pairs in itertools.groupby(heads, lambda pair: pair[0]):  # in the order of `heads`
+        is_int8 = any(value.name == f"cross_k_scale_{layer}" for value in graph.input)
+        if is_int8:  # the scales carry 1 / sqrt(head_dim)
+            queries, keys = _consumer(graph, "Mul", f"cross_k_scale_{layer}").output[0], f"cross_k_{layer}"
+        else:
+            rows = _consumer(graph, "MultiHeadAttention", f"cross_k_{layer}").input[0]
+            shape = const(np.array([0, 0, dims.n_text_head, head_dim], np.int64))
+            queries = node("Transpose", [node("Reshape", [rows, shape])], perm=[0, 2, 1, 3])
+            scale = const(np.array(1 / math.sqrt(head_dim), np.float32))
+            keys = node("Transpose", [f"cross_k_{layer}"], perm=[0, 1, 3, 2])
+            queries = node("Mul", [queries, scale])
+        chosen = const(np.array([head for _, head in pairs], np.int64))
+        pair = [node("Gather", [tensor, chosen], axis=1) for tensor in (queries, keys)]
+        if is_int8:
+            pair[1] = node("Cast", [pair[1]], to=FLOAT)
+        parts.append(node("MatMul", pair))
+    joined = node("Concat", parts, axis=1)
+    output = node("Squeeze", [joined, const(np.array([0], np.int64))], "scores")
+    kept = _upstream(graph, output)
+    for each in kept:
+        if each.op_type == "GroupQueryAttention":  # over the pass alone: no past, and none for later
+            each.input[3] = each.input[4] = ""
+    used = {name for each in kept for name in each.input}
+    inputs = [value for value in graph.input if value.name in used]
+    initializers = [tensor for tensor in graph.initializer if tensor.name in used]
+    shape_out: list[Dim] = [len(heads), "n_rows", "n_audio_ctx"]
+    outputs = [helper.make_tensor_value_info(output, FLOAT, shape_out)]
+    write_cut(out, helper.make_graph(kept, ALIGN_GRAPH, inputs, outputs, initializers), model)
 
-def _by_layer(heads: Heads) -> Iterator[tuple[int, list[int]]]:
-    """Neighbours of the same layer together, so that the scores come out in the order of `heads`."""
-    layer, numbers = -1, list[int]()
-    for at, head in heads:
-        if numbers and at != layer:
-            yield layer, numbers
-            numbers = []
-        layer = at
-        numbers.append(head)
-    if numbers:
-        yield layer, numbers
+
+def _consumer(graph: onnx.GraphProto, op: str, name: str) -> onnx.NodeProto:
+    """The node of this kind whose second input is the value `name`."""
+    node: onnx.NodeProto
+    for node in graph.node:
+        if node.op_type == op and len(node.input) > 1 and node.input[1] == name:
+            return node
+    raise BundleError(f"the decoder graph has no {op} of {name}, so word times cannot be had from it; export again")
 
 
 def _upstream(graph: onnx.GraphProto, output: str) -> list[onnx.NodeProto]:
@@ -234,13 +204,6 @@ def _upstream(graph: onnx.GraphProto, output: str) -> list[onnx.NodeProto]:
             kept.append(node)
             needed.update(name for name in node.input if name)
     return kept[::-1]
-
-
-def _forget_past(nodes: list[onnx.NodeProto]) -> None:
-    """Self-attention over the pass alone: no keys and values from before, none for later."""
-    for node in nodes:
-        if node.op_type == "GroupQueryAttention":
-            node.input[3] = node.input[4] = ""
 
 
 def vectors_graph(model: onnx.ModelProto) -> onnx.GraphProto:

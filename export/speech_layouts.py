@@ -50,37 +50,28 @@ TEKKEN = "tekken.json"
 _VOXTRAL_LANGUAGES = ("en", "es", "fr", "pt", "hi", "de", "nl", "it")
 # Of Tekken's control tokens, where its file does not list them.
 _TEKKEN_CONTROL = {"<s>": 1, "</s>": 2, "[INST]": 3, "[/INST]": 4, "[BEGIN_AUDIO]": 25, "[TRANSCRIBE]": 34}
+
+
+def _prefixes(encoder: str, projector: str, decoder: str, head: str) -> dict[str, str]:
+    canonical = ("model.encoder.", f"{PROJECTOR}.", f"{ROOT}.", "proj_out.")
+    return dict(zip(canonical, (f"{part}." for part in (encoder, projector, decoder, head)), strict=True))
+
+
+_MODULES = _prefixes("model.audio_tower", "model.multi_modal_projector", "model.language_model", "lm_head")
+_QWEN = {
+    "model.encoder.": "thinker.audio_tower.",
+    f"{PROJECTOR}.linear_1.": "thinker.audio_tower.proj1.",
+    f"{PROJECTOR}.linear_2.": "thinker.audio_tower.proj2.",
+    f"{ROOT}.": "thinker.model.",
+    "proj_out.": "thinker.lm_head.",
+}
 # Prefixes of canonical names, and of stored ones: as published, and as transformers names its modules.
 NAMES: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "voxtral": (
-        {
-            "model.encoder.": "audio_tower.",
-            f"{PROJECTOR}.": "multi_modal_projector.",
-            f"{ROOT}.": "language_model.model.",
-            "proj_out.": "language_model.lm_head.",
-        },
-        {
-            "model.encoder.": "model.audio_tower.",
-            f"{PROJECTOR}.": "model.multi_modal_projector.",
-            f"{ROOT}.": "model.language_model.",
-            "proj_out.": "lm_head.",
-        },
+        _prefixes("audio_tower", "multi_modal_projector", "language_model.model", "language_model.lm_head"),
+        _MODULES,
     ),
-    "qwen3_asr": (
-        {
-            "model.encoder.": "thinker.audio_tower.",
-            f"{PROJECTOR}.linear_1.": "thinker.audio_tower.proj1.",
-            f"{PROJECTOR}.linear_2.": "thinker.audio_tower.proj2.",
-            f"{ROOT}.": "thinker.model.",
-            "proj_out.": "thinker.lm_head.",
-        },
-        {
-            "model.encoder.": "model.audio_tower.",
-            f"{PROJECTOR}.": "model.multi_modal_projector.",
-            f"{ROOT}.": "model.language_model.",
-            "proj_out.": "lm_head.",
-        },
-    ),
+    "qwen3_asr": (_QWEN, _MODULES),
 }
 
 

@@ -32,25 +32,19 @@ from specedge.runtime.papers.across_words import AcrossWords
 from ..checkpoint import Checkpoint, open_checkpoint
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
 from .early_stopping import EarlyStopping, Plan, split
-from .features import F16, LEFT_OUT, Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
+from .features import LEFT_OUT, Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
 from .nets import IGNORE, DraftNet, decoder_of, vocabulary_matrix
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftText:
-    """One text over one window, for a draft.
+class DraftText(HiddenText):
+    """One text over one window, for a draft: as `HiddenText`, with ids of the draft's.
 
-    ids: prompt, text and end in the draft's ids; n_prompt: of them the prompt; rows: int64 [len(ids)], the row of
-    `hidden` that gives the target's distribution of the token behind each id, -1 for none; hidden, features, source: as
-    in `HiddenText`.
+    rows: int64 [len(ids)], the row of `hidden` that gives the target's distribution of the token behind each id, -1 for
+    none.
     """
 
-    ids: tuple[int, ...]
-    n_prompt: int
     rows: NDArray[np.int64]
-    hidden: F16
-    features: F16
-    source: int
 
 
 def draft_texts(
@@ -69,16 +63,8 @@ def draft_texts(
             behind = text.n_prompt - 1 + np.array(places, np.int64)  # the row before a token is the one that says it
             behind = np.where(behind < len(text.hidden), behind, -1)
             rows[len(prompt) - 1 : -1] = behind[: len(ids) - len(prompt)]
-        found.append(
-            DraftText(
-                ids=tuple(ids),
-                n_prompt=len(prompt),
-                rows=rows,
-                hidden=text.hidden,
-                features=text.features,
-                source=text.source,
-            )
-        )
+        given = vars(text) | {"ids": tuple(ids), "n_prompt": len(prompt), "rows": rows}
+        found.append(DraftText(**given))
     return found
 
 

