@@ -90,13 +90,8 @@ def user_cache_path() -> Path:
     return home() / "learned.sqlite"
 
 
-def learned_folder() -> Path:
-    """The factors that draft models learned; it need not exist. UsageError."""
-    return home() / "learned"
-
-
 def path_to_keep(path_of: Callable[[], Path]) -> Path | None:
-    """One of the two paths above; None, with one warning in all, for a user without a home folder."""
+    """The path above; None, with one warning in all, for a user without a home folder."""
     try:
         return path_of()
     except UsageError as error:

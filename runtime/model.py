@@ -317,7 +317,6 @@ class WhisperModel:
         lookahead: str | int = "cost",
         translation: str = "words",
         learn: bool = False,
-        learn_domain: str = "default",
         remember: bool = False,
         allow_inexact: bool = False,
         accept: str = "exact",

@@ -490,7 +490,7 @@ class DrafterOptions:
     )
     lookahead: str | int = described(
         "cost",
-        "Tokens that a draft model drafts: a number, cost (what pays here), rule, confidence, or adaptive. For heads: "
+        "Tokens that a draft model drafts: a number, cost (what pays here), rule, adaptive or joint. For heads: "
         "cost or a fixed number of heads.",
         metavar="WHAT",
         **_DRAFTING,
@@ -502,12 +502,7 @@ class DrafterOptions:
         choices=TRANSLATIONS,
         **_DRAFTING,
     )
-    learn: bool = described(
-        False, "Train the draft model on the target's text as it runs, and keep that for later runs.", **_DRAFTING
-    )
-    learn_domain: str = described(
-        "default", "Keep what is learned under this name, apart from other domains.", metavar="NAME", **_DRAFTING
-    )
+    learn: bool = described(False, "Train the draft model on the target's text as it runs.", **_DRAFTING)
     remember: bool = described(
         False,
         "Keep n-grams of your text for later runs (ngram, auto).",
@@ -530,9 +525,7 @@ class DrafterOptions:
         if isinstance(self.lookahead, bool) or not isinstance(self.lookahead, (str, int)):
             raise UsageError(f"lookahead: got {self.lookahead!r}, expected a policy such as 'cost', or a number")
         if not isinstance(self.learn, bool):
-            raise UsageError(f"learn: got {self.learn!r}, expected True or False; its name is learn_domain")
-        if not self.learn_domain:
-            raise UsageError("learn_domain: got an empty name, expected one such as 'default'")
+            raise UsageError(f"learn: got {self.learn!r}, expected True or False")
         for name, is_given, users, why in (
             ("token_maps", bool(self.token_maps), READS_MAPS, "reads no token maps"),
             ("draft_model", self.draft_model is not None, HAS_MODEL, "has no model of its own"),

@@ -31,7 +31,6 @@ _PLACES = {
     },
     "lookahead": {
         "rule": f"{_PAPERS}.lookahead:rule",
-        "confidence": f"{_PAPERS}.lookahead:confidence",
         "adaptive": f"{_PAPERS}.lookahead:adaptive",
         "joint": f"{_PAPERS}.lookahead:joint",
     },

@@ -148,15 +148,13 @@ def _measured() -> _Kept:
 def _learned() -> _Kept:
     from specedge.maps.ngram_cache import show as show_cache
 
-    grams, words = store.user_cache_path(), store.home() / "words.sqlite"  # the second is of older versions
-    factors = tuple(store.learned_folder().glob("*.factors"))
-    counts = {
-        "n-grams": lambda: sum(show_cache(grams)["entries"].values()),
-        "sessions of a draft model": lambda: len(factors),
-    }
-    said = [f"{n} {what}" for what, count in counts.items() if (n := _counted(count))]
+    grams, words = store.user_cache_path(), store.home() / "words.sqlite"  # words and factors are of older versions
+    factors = (store.home() / "learned").glob("*.factors")
+    n_grams = _counted(lambda: sum(show_cache(grams)["entries"].values()))
     paths = tuple(path for path in (grams, words) if path.exists())
-    return _Kept(what="learned", where=store.home(), paths=(*paths, *factors), about=", ".join(said))
+    return _Kept(
+        what="learned", where=store.home(), paths=(*paths, *factors), about=f"{n_grams} n-grams" if n_grams else ""
+    )
 
 
 _KEPT: dict[str, Callable[[], _Kept]] = {

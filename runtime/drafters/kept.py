@@ -56,7 +56,7 @@ class KeptDrafters:
     def lend(self, asked: DrafterOptions, make: Callable[[], Drafter], *, besides: Hashable = ()) -> Loan:
         """A drafter of these options: one that was kept, else what `make` makes. `besides`: what else it depends on.
 
-        A drafter that saves something when it is closed (`learn`, `remember`) is never kept. Raises as `make`.
+        A drafter that saves something when it is closed (`remember`) is never kept. Raises as `make`.
         """
         key = _identity(asked), besides
         found: Drafter | None = None
@@ -64,9 +64,8 @@ class KeptDrafters:
             place = next((i for i, (kept, _) in enumerate(self._kept) if kept == key), None)
             if place is not None:
                 found = self._kept.pop(place)[1]
-        saves = asked.learn or asked.remember
         back = functools.partial(self._take_back, key)
-        return Loan(found or make(), kept=_close if saves else back, dropped=_close)
+        return Loan(found or make(), kept=_close if asked.remember else back, dropped=_close)
 
     def close(self) -> None:
         """Close those that no call uses."""

@@ -73,7 +73,7 @@ class DraftModel:
     """An engine over `bundle`. Raises what `Engine` raises, UsageError for a bundle that cannot learn.
 
     encoder: the fingerprint of its encoder; words: the caches of words in other vocabularies, by the pair of both;
-    courses: what was learned, by target and domain; vectors: of what learns or has a shortlist, else None;
+    courses: what was learned, by target; vectors: of what learns or has a shortlist, else None;
     shortlist: the tokens that it may say, None for all, as for one that learns.
     """
 
@@ -96,7 +96,7 @@ class DraftModel:
         self.bundle = bundle
         self.encoder = encoder_fingerprint(bundle.manifest)
         self.words: dict[bytes, WordCache] = {}
-        self.courses: dict[bytes, Any] = {}
+        self.courses: dict[str, Any] = {}
         self._relay = _Relay()
         self._lock = threading.RLock()
         self._is_warm: set[bool] = set()

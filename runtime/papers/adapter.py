@@ -6,30 +6,19 @@ the draft's, the negative log-likelihood of those, weighted: by 0.2 as in the pa
 target gave to what they spell, which it names as a dynamic weight. A distribution is known at a few tokens; all others
 are one outcome, whose logit counts as fixed. The optimiser is Adam (Kingma and Ba 2015) with the gradients' common norm
 bounded, within a bound on A B; served is a running mean of what is trained.
-
-A file of factors, little-endian: the magic "SPECLRN1", the sha256 of all that follows, the fingerprint of draft,
-target and domain (32 bytes), n_state and rank as u32, then A [n_state, rank] and B [rank, n_state] as float32. Parts of
-a user's words can be told from factors; `specedge disk --clear learned` removes them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import math
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import ResourceError
-from specedge.files import private_file, private_folder, publishing
-
-__all__ = ["Adam", "Adapter", "AdapterOptions", "Batch", "SUFFIX", "load_factors", "save_factors"]
+__all__ = ["Adam", "Adapter", "AdapterOptions", "Batch"]
 
 Floats = NDArray[np.float32]
 _FIRST, _SECOND, _TINY = 0.9, 0.99, 1e-8
@@ -175,64 +164,3 @@ class Adapter:
         drawn: Floats = rng.standard_normal((n_state, self.options.rank), np.float32)
         drawn /= np.float32(np.sqrt(n_state))
         return drawn
-
-
-Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
-SUFFIX = ".factors"
-_MAGIC = b"SPECLRN1"
-_HEAD = struct.Struct("<8s32s32sII")
-_LARGEST = 1e4
-log = logging.getLogger(__name__)
-
-
-def save_factors(path: Path, fingerprint: bytes, factors: Factors) -> bool:
-    """Write factors whole or not at all. Returns whether that worked; a failure is one warning."""
-    a, b = (np.ascontiguousarray(array, "<f4") for array in factors)
-    body = _HEAD.pack(_MAGIC, bytes(32), fingerprint, *a.shape)[40:] + a.tobytes() + b.tobytes()
-    try:
-        for folder in (path.parent.parent, path.parent):
-            private_folder(folder)
-        private_file(path)  # what takes its place may take its mode
-        with publishing(path) as file:
-            private_file(file.name)
-            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-    except (OSError, ResourceError) as error:
-        log.warning("what the draft has learned is not kept: %s", error)
-        return False
-    return True
-
-
-def load_factors(path: Path, fingerprint: bytes, n_state: int, rank: int) -> Factors | None:
-    """Return the factors of these sizes; None where there are none, with one warning for a file that is not valid."""
-    n_bytes = _HEAD.size + 2 * 4 * n_state * rank
-    private_file(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(n_bytes + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        data, problem = b"", error.strerror or type(error).__name__
-    else:
-        problem = _problem(data, n_bytes, fingerprint, n_state, rank)
-    if problem:
-        log.warning("%s is not used: %s; the draft starts from the beginning", path, problem)
-        return None
-    values = _values(data)
-    return values[: n_state * rank].reshape(n_state, rank), values[n_state * rank :].reshape(rank, n_state)
-
-
-def _problem(data: bytes, n_bytes: int, fingerprint: bytes, n_state: int, rank: int) -> str:
-    """What is wrong with a file, in words; "" if nothing is."""
-    if len(data) != n_bytes:
-        return f"its length is not {n_bytes} bytes"
-    magic, digest, of, *shape = _HEAD.unpack_from(data)
-    if magic != _MAGIC or digest != hashlib.sha256(data[40:]).digest():
-        return "the file was changed"
-    if of != fingerprint or shape != [n_state, rank]:
-        return "it is of another draft, target or domain"
-    return "" if (np.abs(_values(data)) < _LARGEST).all() else "it holds numbers that cannot be"
-
-
-def _values(data: bytes) -> NDArray[np.float32]:
-    return np.frombuffer(data, "<f4", offset=_HEAD.size).astype(np.float32)

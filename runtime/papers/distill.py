@@ -2,7 +2,7 @@
 
 While a window is drafted and verified, `Notes` are taken: the draft's rows beside the target's, wherever it had the
 right text before it. When the window's text is known each becomes a `Lesson`, kept in a `LessonBook` of bounded size.
-All drafters of one draft, target and domain share a `Course`, which trains low-rank factors (`adapter`) on them within
+All drafters of one draft and target share a `Course`, which trains low-rank factors (`adapter`) on them within
 a share of the windows' time. `Student` is one drafter's part in it.
 
 Every lesson is judged first: would the unadapted draft have said the right token where the adapted one does? Training
@@ -14,28 +14,25 @@ once it would have been clearly better. The same lessons and the same clock give
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
-from specedge.models import store
 
 from ..bundle.bundle import Bundle
 from ..decoding.drafter import Verdict, WindowContext
 from ..decoding.statistics import Learning
 from ..drafters.draft.translate import Translation
 from ..engine.draft_model import DraftModel
-from ..options import DrafterOptions
-from .adapter import SUFFIX, Adapter, AdapterOptions, Batch, load_factors, save_factors
+from .adapter import Adapter, AdapterOptions, Batch
 
 __all__ = [
     "Course",
@@ -309,11 +306,6 @@ class Course:
         return self._came / n, self._would / n
 
     @property
-    def has_changed(self) -> bool:
-        """Whether anything was learned or given up in this process."""
-        return bool(self.counted.updates or self.counted.rollbacks)
-
-    @property
     def has_time(self) -> bool:
         """Whether notes may be taken: half of the time is left to learn from them."""
         return self.counted.seconds <= self.options.share / 2 * self._windows_s
@@ -426,7 +418,7 @@ class Student:
     A window's time is that since the one before it, so its encoder counts, but no long wait for audio. Time that notes
     take counts as time of learning; where there is too little of it, windows go by without notes.
 
-    eot: ids of the target's end of text and the draft's; on_close: called once with the course.
+    eot: ids of the target's end of text and the draft's.
     """
 
     def __init__(
@@ -435,10 +427,9 @@ class Student:
         translation: Translation,
         *,
         eot: tuple[int, int],
-        on_close: Callable[[Course], Any] | None = None,
     ) -> None:
         self.course = course
-        self._translation, self._eot, self._on_close = translation, eot, on_close
+        self._translation, self._eot = translation, eot
         self._notes: Notes | None = None
         self._began_at: float | None = None
         self._ended_at = -math.inf
@@ -447,7 +438,7 @@ class Student:
     def another(self) -> Student:
         """One of another text at the same time, in the same course."""
         twin = copy.copy(self)
-        twin._notes, twin._began_at, twin._on_close = None, None, None
+        twin._notes, twin._began_at = None, None
         return twin
 
     def begin(self, window: WindowContext) -> None:
@@ -492,33 +483,15 @@ class Student:
             course.train(window_s, each)
         self._ended_at = course.clock()
 
-    def close(self) -> None:
-        """Let what was learned be kept."""
-        on_close, self._on_close = self._on_close, None
-        if on_close is not None:
-            with self.course.lock:
-                on_close(self.course)
 
+def student(model: DraftModel, target: Bundle, translation: Translation) -> Student:
+    """Make the draft's student; its course is shared by all drafters of this draft and target in the process.
 
-def student(model: DraftModel, target: Bundle, translation: Translation, options: DrafterOptions) -> Student:
-    """Make the draft's student; its course is shared by all drafters of this draft, target and domain. UsageError."""
-    fingerprint = hashlib.sha256(f"{model.bundle.digest} {target.digest} {options.learn_domain}".encode()).digest()
-    folder = store.path_to_keep(store.learned_folder)
-    path = None if folder is None else folder / f"{fingerprint.hex()[:32]}{SUFFIX}"
-    course = model.courses.get(fingerprint)
+    Raises UsageError for a draft that was not loaded to learn.
+    """
+    course = model.courses.get(target.digest)
     if course is None:
         if model.vectors is None:
             raise UsageError(f"learn: the draft {model.bundle.manifest.name} was not loaded to learn")
-        course = model.courses[fingerprint] = Course(model.vectors.n_state, model.vectors.of)
-        found = None
-        if path is not None:
-            found = load_factors(path, fingerprint, model.vectors.n_state, course.adapter.options.rank)
-        if found is not None:
-            course.adapter.restore(*found)
-    eot = (target.manifest.tokens.eot, model.bundle.manifest.tokens.eot)
-
-    def keep(learned: Course) -> None:
-        if path is not None and learned.has_changed:
-            save_factors(path, fingerprint, learned.factors)
-
-    return Student(course, translation, eot=eot, on_close=keep)
+        course = model.courses[target.digest] = Course(model.vectors.n_state, model.vectors.of)
+    return Student(course, translation, eot=(target.manifest.tokens.eot, model.bundle.manifest.tokens.eot))

@@ -23,7 +23,6 @@ from .distill import likeliest
 __all__ = [
     "AcceptanceHead",
     "Adaptive",
-    "Confidence",
     "INTERLEAVED",
     "JOINT",
     "N_SIGNS",
@@ -143,7 +142,6 @@ def _projection(n: int) -> Floats:
 
 _RISES, _FALLS = 0.8, 0.3
 _FIRST_RULE = 3
-_THRESHOLD = 0.4
 _GAMMA = 0.7
 _DEEPEST = 8.0
 _N_UPDATES = 4  # of the head after a window, where the draft itself does not learn
@@ -165,18 +163,6 @@ class Rule(Lookahead):
         rate = n_accepted / len(confidences)
         step = 1 if rate > _RISES else -1 if rate < _FALLS else 0
         self._n_draft = min(max(self._n_draft + step, 1), self._longest)
-
-
-class Confidence(Lookahead):
-    """Until a token of less than `threshold`, which is still offered, and `longest` at most."""
-
-    def __init__(self, threshold: float = _THRESHOLD, longest: int = _LONGEST) -> None:
-        super().__init__(longest)
-        self._threshold = threshold
-
-    def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
-        """Whether the draft is sure of its last token."""
-        return confidences[-1] >= self._threshold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,11 +249,6 @@ def _features(confidence: float, depth: int, signs: Signs) -> Signs:
 def rule(rows: CostTable, cost: DraftCost) -> Lookahead:
     """The policy `rule`."""
     return Rule()
-
-
-def confidence(rows: CostTable, cost: DraftCost) -> Lookahead:
-    """The policy `confidence`."""
-    return Confidence()
 
 
 def adaptive(rows: CostTable, cost: DraftCost) -> Lookahead:

@@ -8,11 +8,9 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from specedge.maps.ngram_cache import UserCache, export
-from specedge.runtime.papers.adapter import load_factors, save_factors
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX modes")
 
@@ -35,11 +33,6 @@ def learn(home: Path) -> None:
     cache.close()
 
 
-def learn_factors(home: Path) -> None:
-    factors = np.zeros((4, 2), np.float32), np.zeros((2, 4), np.float32)
-    assert save_factors(home / "learned" / "one.factors", MARK, factors)
-
-
 @pytest.fixture(autouse=True)
 def _open_umask() -> Iterator[None]:
     old = os.umask(0o022)
@@ -47,7 +40,7 @@ def _open_umask() -> Iterator[None]:
     os.umask(old)
 
 
-@pytest.mark.parametrize("write", [learn, learn_factors])
+@pytest.mark.parametrize("write", [learn])
 def test_what_is_made_is_private(tmp_path: Path, write: Writer) -> None:
     home = tmp_path / "a" / "home"
     write(home)
@@ -55,7 +48,7 @@ def test_what_is_made_is_private(tmp_path: Path, write: Writer) -> None:
     assert len(found) > 1 and all(mode == (0o700 if (home / name).is_dir() else 0o600) for name, mode in found.items())
 
 
-@pytest.mark.parametrize("write", [learn, learn_factors])
+@pytest.mark.parametrize("write", [learn])
 def test_what_others_could_read_is_closed_when_it_is_opened(tmp_path: Path, write: Writer) -> None:
     home = tmp_path / "home"
     write(home)
@@ -63,7 +56,6 @@ def test_what_others_could_read_is_closed_when_it_is_opened(tmp_path: Path, writ
         path.chmod(0o775 if path.is_dir() else 0o664)
     (home / "learned.sqlite.bad").write_bytes(b"of an earlier day")
     write(home)
-    load_factors(home / "learned" / "one.factors", MARK, 4, 2)
     wrong = {name: oct(mode) for name, mode in modes(home).items() if mode & 0o077 and name != "learned.sqlite.bad"}
     assert not wrong
     if write is learn:
@@ -79,7 +71,7 @@ def test_reading_closes_it_too(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("write", [learn, learn_factors])
+@pytest.mark.parametrize("write", [learn])
 def test_a_folder_with_other_things_in_it_keeps_its_mode(tmp_path: Path, write: Writer) -> None:
     """Models that several users share, or a folder that has nothing to do with specedge: /tmp, say."""
     (tmp_path / "models").mkdir()

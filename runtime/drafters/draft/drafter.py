@@ -97,7 +97,7 @@ class DraftModelDrafter(Drafter):
 
     @property
     def learning(self) -> Learning | None:
-        """Totals over all drafters of this draft, target and domain; None for a draft that does not learn."""
+        """Totals over all drafters of this draft and target; None for a draft that does not learn."""
         return None if self.student is None else self.student.course.counted
 
     def another(self) -> DraftModelDrafter:
@@ -183,14 +183,12 @@ class DraftModelDrafter(Drafter):
             self._expect(self.translation.text(tokens))
 
     def close(self) -> None:
-        """Let the draft model go, and write down what was learned; from then on there are no drafts."""
+        """Let the draft model go; from then on there are no drafts."""
         self._forget()
         if self._model is not None:
             self._model, self._window = None, None
             if self._owns:
                 self.translation.close()
-            if self.student is not None:
-                self.student.close()
 
     def _draft(
         self, model: DraftModel, window: WindowContext, sampled: Sequence[int], reader: Reader, limit: int

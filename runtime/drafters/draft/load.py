@@ -80,7 +80,7 @@ def open_draft(
         canceller=drafted.canceller,
         waits=drafted.weighs and options.lookahead in WEIGHED,
         draws=drafted.draws,
-        student=find("learning", "student")(model, target, translation, options) if options.learn else None,
+        student=find("learning", "student")(model, target, translation) if options.learn else None,
         on_silent=lambda: log.warning(
             "the draft %s does not know the language or task of every window; those are decoded without drafts",
             manifest.name,

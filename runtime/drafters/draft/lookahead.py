@@ -3,7 +3,6 @@
     cost        K* for the rate of accepted drafts and what both models take (Leviathan et al. 2023); the default
     N           always so many, a number
     rule        one more after a pass with over 0.8 of the drafts accepted, one fewer after under 0.3 (Chheda, eq. 6)
-    confidence  until the draft is not sure of a token
     adaptive    until a head that learns what the target accepts expects a refusal (OmniDraft)
     joint       the same, where the head learns as often as a draft that learns, from what is new
 

@@ -85,7 +85,6 @@ def drafted(drafter: Drafter, opened: Bundle, sampled: tuple[int, ...]) -> list[
         ("ngram", {"translation": "direct"}, "translation: the drafter ngram has no model"),
         ("draft", {"translation": "letters"}, "translation: got 'letters', expected words, tokens or direct"),
         ("ngram", {"learn": True}, "learn: the drafter ngram has no model that could learn; use draft"),
-        ("draft", {"learn_domain": ""}, "learn_domain: got an empty name"),
         ("draft", {}, "the drafter draft needs a smaller model, and micro brings none: name one with --draft-model"),
         ("tokenmap", {}, "the drafter tokenmap needs a token map, and micro brings none"),
     ],

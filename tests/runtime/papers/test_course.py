@@ -175,7 +175,7 @@ def test_a_book_keeps_to_its_budget(n_state: int, budget: int) -> None:
 def test_no_lessons_are_no_harm() -> None:
     course = made()
     course.take([])
-    assert course.train(10.0) == 0 and not course.has_changed
+    assert course.train(10.0) == 0 and not course.counted.updates
 
 
 @pytest.mark.parametrize("was_wrong", [True, False])

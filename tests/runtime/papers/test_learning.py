@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from specedge.errors import UsageError
-from specedge.models import store
 from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
@@ -58,10 +56,6 @@ def check_no_change(target: str, draft: str, lookahead: str, cases: Sequence[str
     if lookahead == "4":
         assert course_of(drafter).counted.updates > 0 and not course_of(drafter).adapter.is_neutral
     drafter.close()
-    draft_model._loaded.clear()
-    again = taught(target, draft, lookahead=lookahead)  # what was learned is served from the file now
-    assert course_of(again).adapter.is_neutral == (lookahead != "4")
-    compared(target, cases[0], again)
 
 
 @pytest.mark.parametrize(("target", "draft", "case"), [("v3", "draft", 0), ("plain", "draft en", 1)])
@@ -99,39 +93,7 @@ def test_it_learns_to_be_its_target() -> None:
     assert now > before
 
 
-def test_what_was_learned_is_there_after_a_restart(home: Path) -> None:
-    first = taught("plain", "draft same")
-    for _ in range(2):
-        compared("plain", "timestamps", first)
-    factors = [factor.copy() for factor in course_of(first).factors]
-    first.close()
-    draft_model._loaded.clear()
-    (kept,) = store.learned_folder().iterdir()
-    assert kept.stat().st_size < 50_000
-    again, other = taught("plain", "draft same"), taught("plain", "draft same", learn_domain="other")
-    for mine, theirs in zip(course_of(again).factors, factors, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-    assert course_of(other).adapter.is_neutral and course_of(other) is not course_of(again)
-    assert course_of(taught("deep text", "draft same")).adapter.is_neutral
-    other.close()
-    assert len(list(store.learned_folder().iterdir())) == 1, "nothing was learned, nothing is kept"
-
-
-def test_a_broken_file_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    first = taught("plain", "draft same")
-    for _ in range(2):
-        compared("plain", "timestamps", first)
-    first.close()
-    draft_model._loaded.clear()
-    (kept,) = store.learned_folder().iterdir()
-    kept.write_bytes(kept.read_bytes()[:-1])
-    with caplog.at_level(logging.WARNING):
-        again = taught("plain", "draft same")
-    assert len(caplog.records) == 1 and "starts from the beginning" in caplog.text
-    assert course_of(again).adapter.is_neutral
-
-
-def test_drafters_of_one_target_and_domain_share_what_they_learn() -> None:
+def test_drafters_of_one_target_share_what_they_learn() -> None:
     made = [taught("plain", "draft"), taught("plain", "draft"), taught("v3", "draft")]
     assert made[0]._model is made[1]._model is made[2]._model
     assert course_of(made[0]) is course_of(made[1]) is not course_of(made[2])
@@ -143,17 +105,9 @@ def test_what_is_thrown_away_or_drawn_teaches_nothing() -> None:
     assert len(course_of(drafter).book) == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"learn_domain": ""}, "learn_domain: got an empty name"),
-        ({}, "cannot learn; make it so with `specedge export"),
-    ],
-)
-def test_what_cannot_be_is_one_line(options: dict[str, Any], said: str) -> None:
-    draft = learnable("int8", "draft") if options else bundle("int8", "draft")
-    with pytest.raises(UsageError, match=said) as raised:
-        chosen = DrafterOptions("draft", draft_model=draft.path, learn=True, **options)
+def test_a_draft_that_cannot_learn_is_one_line() -> None:
+    with pytest.raises(UsageError, match="cannot learn; make it so with `specedge export") as raised:
+        chosen = DrafterOptions("draft", draft_model=bundle("int8", "draft").path, learn=True)
         make_drafter(chosen, TargetModel(bundle(), threads=1))
     assert "\n" not in str(raised.value)
 
@@ -191,7 +145,7 @@ def test_the_command_learns_and_says_so(wav: Path, capsys: pytest.CaptureFixture
     assert main(asked) == 0
     plain = json.loads(capsys.readouterr().out)
     assert plain["speculation"]["learning"] is None
-    for extra in ([], ["--learn", "--learn-domain", "plant"], ["--learn", "--stats"], ["--no-learn"]):
+    for extra in ([], ["--learn"], ["--learn", "--stats"], ["--no-learn"]):
         assert main([*drafted, *extra]) == 0
         said = capsys.readouterr()
         got = json.loads(said.out)
@@ -202,11 +156,6 @@ def test_the_command_learns_and_says_so(wav: Path, capsys: pytest.CaptureFixture
             continue
         assert set(learning) == {"updates", "seconds", "share", "rollbacks"}
         assert learning["updates"] > 0 and 0 < learning["share"] < 1 and learning["rollbacks"] == 0
-    assert len(list(store.learned_folder().iterdir())) == 2
-    assert main(["disk"]) == 0
-    assert "2 sessions of a draft model" in capsys.readouterr().out
-    assert main(["disk", "--clear", "learned"]) == 0
-    assert not list(store.learned_folder().iterdir())
 
 
 def test_the_command_refuses_what_cannot_learn(wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,10 +174,9 @@ def test_a_program_may_have_a_draft_learn() -> None:
     loose |= {"no_speech_threshold": None, "compression_ratio_threshold": None}
     plain = list(model.transcribe(sound, **loose)[0])
     draft = learnable("int8", "draft same").path
-    for asked in ({"learn": True}, {"learn": True, "learn_domain": "plant"}, {}):
+    for asked in ({"learn": True}, {}):
         segments, info = model.transcribe(sound, **loose, draft_model=draft, lookahead="3", **asked)
         assert list(segments) == plain
         assert (info.speculation["learning"] is not None) == bool(asked)
-    with pytest.raises(UsageError, match="learn: got 'plant', expected True or False; its name is learn_domain"):
+    with pytest.raises(UsageError, match="learn: got 'plant', expected True or False"):
         model.transcribe(sound, draft_model=draft, learn="plant")  # type: ignore[arg-type]
-    assert len(list(store.learned_folder().iterdir())) == 2

@@ -8,7 +8,7 @@ import pytest
 from specedge.errors import UsageError
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.draft.lookahead import LOOKAHEADS, CostOptimal, DraftCost, Lookahead, make_lookahead
-from specedge.runtime.papers.lookahead import N_SIGNS, Confidence, Rule
+from specedge.runtime.papers.lookahead import N_SIGNS, Rule
 
 _SIGNS = np.zeros(N_SIGNS, np.float32)
 LINE = CostTable((1, 2, 64), (1.0, 1.0, 3.48))  # 0.04 a row behind the second
@@ -19,7 +19,7 @@ def fixed(cost: float) -> DraftCost:
 
 
 def test_names() -> None:
-    kinds = {"cost": CostOptimal, "rule": Rule, "confidence": Confidence, "7": Lookahead}
+    kinds = {"cost": CostOptimal, "rule": Rule, "7": Lookahead}
     for said, kind in kinds.items():
         assert type(make_lookahead(said, LINE, fixed(0.05))) is kind
     assert [make_lookahead(n, LINE, fixed(0.05)).limit() for n in ("1", "7", "64")] == [1, 7, 64]
@@ -47,13 +47,6 @@ def test_who_asks_for_signs_of_tokens() -> None:
     """They cost time, so only the head's policies do."""
     wanted = {said for said in (*LOOKAHEADS, "4") if make_lookahead(said, LINE, fixed(0.05)).wants_signs}
     assert wanted == {"adaptive", "joint"}
-
-
-def test_the_confidence_stop() -> None:
-    rule = Confidence(threshold=0.4)
-    assert rule.goes_on([0.9, 0.41]) and not rule.goes_on([0.9, 0.39])
-    assert rule.goes_on([0.4]) and not rule.goes_on([0.9, 0.9, 0.1]), "the last token, of the threshold or more"
-    assert rule.limit() == 16
 
 
 def test_longer_drafts_for_cheap_models_that_are_right() -> None:

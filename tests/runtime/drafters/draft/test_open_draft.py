@@ -83,7 +83,7 @@ def test_a_draft_of_an_unknown_vocabulary(monkeypatch: pytest.MonkeyPatch) -> No
     [
         (
             {"lookahead": "far"},
-            "lookahead: got 'far', expected cost, rule, confidence, adaptive, joint or a number",
+            "lookahead: got 'far', expected cost, rule, adaptive, joint or a number",
         ),
         ({"lookahead": "0"}, "lookahead: got '0'"),
         ({"translation": "sounds"}, "translation: got 'sounds', expected words, tokens or direct"),
