@@ -10,7 +10,7 @@ import pytest
 
 import specedge
 from specedge import errors
-from support import draft_picture, floors, reference
+from support import floors, reference
 from support.layers import FLOORS
 from support.tree import ROOT
 
@@ -33,11 +33,6 @@ def _anchors(page: Path) -> set[str]:
 
 def test_the_picture_of_floors_is_drawn_from_the_rules() -> None:
     assert floors.PICTURE.read_text(encoding="utf-8") == floors.picture(), "run `python tests/support/floors.py`"
-
-
-def test_the_picture_of_a_draft_is_the_one_that_is_drawn() -> None:
-    drawn = draft_picture.PICTURE.read_text(encoding="utf-8")
-    assert drawn == draft_picture.picture(), "run `python tests/support/draft_picture.py`"
 
 
 @pytest.mark.parametrize("page", [reference.CLI, reference.PYTHON], ids=lambda page: page.name)

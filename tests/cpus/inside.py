@@ -35,11 +35,9 @@ from specedge.runtime.engine.doctor import broken_promises, examine  # noqa: E40
 from specedge.runtime.engine.engine import Engine  # noqa: E402
 from specedge.runtime.engine.session import RUNTIME_VERSION  # noqa: E402
 from specedge.runtime.options import DRAFTERS, HAS_MODEL, DrafterOptions, TranscribeOptions  # noqa: E402
-from specedge.runtime.text.words import word_errors  # noqa: E402
 from support.lossless import OnceEncoded, Run, Sound, difference, run  # noqa: E402
 
 PRECISIONS = ("int8", "int4", "fp32")
-LISTS = ("maintenance-dev", "notes-dev")
 OPTIONS = TranscribeOptions(language="en")
 
 
@@ -122,22 +120,6 @@ def beside_none(name: str, bundle: Bundle, engine: OnceEncoded, sound: Sound, pl
     return {**counted, "difference": difference(plain, got) or dropped}
 
 
-def texts(bundle: Bundle, index: Path, limit: int | None) -> dict[str, Any]:
-    """The texts of held-out utterances, and the words that are wrong in them.
-
-    index: the .json of a shard, which lists them; the .npy beside it is int16 at 16 kHz, one behind the other.
-    """
-    audio, at = np.load(index.with_suffix(".npy")), 0
-    engine = Engine(bundle, threads=1, cache=False)
-    rows, found = json.loads(index.read_text(encoding="utf-8"))["utterances"][:limit], []
-    for row in rows:
-        sound = (audio[at : at + row["samples"]] / 32768).astype(np.float32)
-        found.append(said(run(engine, bundle, sound, OPTIONS, None)))
-        at += row["samples"]
-    errors = word_errors((row["text"], text) for row, text in zip(rows, found, strict=True))
-    return {"texts": found, "n_errors": errors.n_errors, "n_words": errors.n_words}
-
-
 def main(job: dict[str, Any]) -> None:
     bundled = Bundle.open(store.bundled() / "demo")
     done("machine", "", machine)
@@ -147,9 +129,6 @@ def main(job: dict[str, Any]) -> None:
         done("doctor", name, doctor, folder, threads, job["rows"])
     for precision in PRECISIONS:
         done("export", precision, export, job["checkpoint"], Path(job["work"]) / precision, precision)
-    for index in sorted((Path(job["speech"]) / "dev").glob("*.json")) if job["speech"] else ():
-        if index.stem in LISTS:
-            done("texts", index.stem, texts, bundled, index, job["limit"])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """The CPU lane: does specedge keep its promises on CPUs that are not this one?
 
-    python -m tests.cpus.run [--only haswell,cortex-a76] [--speech FOLDER] [-o docs/cpus.md]
+    python -m tests.cpus.run [--only haswell,cortex-a76] [-o docs/cpus.md]
 
 Each CPU is this machine with features hidden from ONNX Runtime, or one that qemu emulates (cpu_models.py). On each:
 every drafter of the bundled model beside none, doctor's rows of the bundled model and of a small one in each precision,
-`specedge export` of a small model. FOLDER has shards of speech
-(tests/cpus/inside.py), whose texts are compared between the x86 CPUs. Times are not measured.
+`specedge export` of a small model. Texts are compared between the x86 CPUs. Times are not measured.
 
 Progress goes to stderr; the table to stdout, or into FILE between its marks; the last line is one JSON document. The
 exit code is 1 unless every CPU asked for was run to its end and passes.
@@ -52,7 +51,7 @@ MARKS = ("<!-- cpus: written by `python -m tests.cpus.run -o docs/cpus.md` -->",
 _running: set[subprocess.Popen[str]] = set()
 
 
-def _jobs(work: Path, speech: Path | None, limit: int) -> dict[str, Any]:
+def _jobs(work: Path) -> dict[str, Any]:
     """What inside.py is told: a small checkpoint, and bundles of it that are exported here."""
     with mock.patch.dict(SIZES, {"small lane": SMALL}):
         checkpoint = make_checkpoint(work / "checkpoint", size="small lane")
@@ -61,7 +60,7 @@ def _jobs(work: Path, speech: Path | None, limit: int) -> dict[str, Any]:
         bundles[f"small {precision}"] = (str(work / precision), [1, 4])
         words = [*command(HERE, ["-m", "specedge", "export"]), str(checkpoint), "-o", str(work / precision)]
         subprocess.run([*words, "--precision", precision], check=True, cwd=ROOT, stdout=sys.stderr)
-    return {"bundles": bundles, "checkpoint": str(checkpoint), "speech": speech and str(speech), "limit": limit}
+    return {"bundles": bundles, "checkpoint": str(checkpoint)}
 
 
 def run_on(cpu: Cpu, jobs: dict[str, Any], work: Path, limit_s: float) -> Outcome:
@@ -69,7 +68,7 @@ def run_on(cpu: Cpu, jobs: dict[str, Any], work: Path, limit_s: float) -> Outcom
     demo = (str(ROOT / "models" / "bundled" / "demo"), [1] if cpu.arm else [1, 2])
     job = {**jobs, "bundles": {"demo int8": demo, **jobs["bundles"]}, "work": str(work / cpu.name), "rows": None}
     if cpu.arm:
-        job |= {"speech": None, "rows": EMULATED_ROWS}
+        job["rows"] = EMULATED_ROWS
     try:
         make_ready(cpu)
         words = command(cpu, [str(INSIDE), json.dumps(job)])
@@ -122,7 +121,7 @@ def _say(cpu: Cpu, text: str) -> None:
 
 
 def _summary(step: dict[str, Any]) -> str:
-    shown = {k: v for k, v in step.items() if k not in ("step", "what", "texts", "features", "problems", "s")}
+    shown = {k: v for k, v in step.items() if k not in ("step", "what", "features", "problems", "s")}
     return f"{step['step']} {step['what']}, {step['s']} s: {json.dumps(shown)}"[:240]
 
 
@@ -150,8 +149,6 @@ def _chosen(names: str | None) -> list[Cpu]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cpus.run", description="Run the CPU lane.")
     parser.add_argument("--only", metavar="NAMES", help=f"CPUs with commas between: {', '.join(c.name for c in CPUS)}")
-    parser.add_argument("--speech", type=Path, metavar="FOLDER", help="held-out utterances, for the x86 CPUs")
-    parser.add_argument("--limit", type=int, default=100, help="utterances of each list (100)")
     parser.add_argument("--time", type=float, default=3600, metavar="S", help="seconds that a CPU may take (3600)")
     parser.add_argument("--jobs", type=int, default=1, help="CPUs at the same time (1)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where the table goes")
@@ -161,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cache_folder().mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="run-", dir=cache_folder()))
     try:
-        jobs = _jobs(work, options.speech and options.speech.resolve(), options.limit)
+        jobs = _jobs(work)
         here = run_on(HERE, jobs, work, options.time)
         pool = ThreadPoolExecutor(max_workers=options.jobs)
         try:

@@ -2,12 +2,11 @@
 
     python tests/fuzz/fuzz.py [--only wav,manifest,tokenizer,map,learned] [--seconds 300] [--runs N] [--seed 0]
 
-With atheris (`pip install atheris`, CPython on Linux and macOS) inputs are bred by coverage, without it by random edits
-of sound files. A finding is anything but a documented refusal: another exception, more than a second of CPU or 32 MB
-for one input, an allocation beyond 256 MB (2 GB with atheris, which itself grows), or the end of the process. Its input
-is saved under --save and printed; put it into tests/fuzz/corpus/TARGET when it is mended, where test_fuzz_smoke.py
-tries it for ever. `--seconds` and `--runs` are for each target. Prints a table and a last line of JSON; exit code 1
-when there are findings.
+Inputs are random edits of sound files. A finding is anything but a documented refusal: another exception, more than a
+second of CPU or 32 MB for one input, an allocation beyond 256 MB, or the end of the process. Its input is saved under
+--save and printed; put it into tests/fuzz/corpus/TARGET when it is mended, where test_fuzz_smoke.py tries it for ever.
+`--seconds` and `--runs` are for each target. Prints a table and a last line of JSON; exit code 1 when there are
+findings.
 """
 
 from __future__ import annotations
@@ -158,53 +157,25 @@ def _edit(data: bytearray, rng: random.Random, other: bytes) -> None:
 
 def child(name: str, seconds: float, runs: int, seed: int, folder: Path, saved: Path) -> None:
     """Fuzz one target in this process; prints a line of JSON."""
-    try:
-        import atheris
-    except ImportError:
-        atheris = None
-    with contextlib.ExitStack() as stack:
-        if atheris is not None:
-            stack.enter_context(atheris.instrument_imports(include=["specedge.maps", "specedge.runtime"]))
-        sys.path.insert(0, str(HERE))
-        from targets import TARGETS
+    sys.path.insert(0, str(HERE))
+    from targets import TARGETS
+
     target = TARGETS[name](folder)
     seeds = [*target.seeds(), *corpus(name)]
     signal.signal(signal.SIGPROF, _too_slow)
     lane = Lane(name, target.attempt, saved, folder / "at_work")
     if sys.platform == "linux":
         used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES * (1 if atheris is None else 8),) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES,) * 2)
     deadline = time.monotonic() + seconds
-
-    def finish() -> None:
-        print(json.dumps({**lane.figures(), "by": "edits" if atheris is None else "coverage"}), flush=True)
-        os._exit(0)
 
     for data in seeds:
         lane.run(data)
-    if atheris is not None:
-        bred = folder / "bred"
-        bred.mkdir()
-        for at, data in enumerate(seeds):
-            (bred / str(at)).write_bytes(data)
-
-        def one(data: bytes) -> None:
-            lane.run(data)
-            if lane.runs >= runs or time.monotonic() > deadline:
-                finish()
-
-        options = [
-            f"-max_len={max(4096, 2 * max(map(len, seeds)))}",
-            f"-seed={seed + 1}",
-            "-timeout=60",
-            "-verbosity=0",
-        ]
-        atheris.Setup([sys.argv[0], *options, "-rss_limit_mb=0", str(bred)], one)
-        atheris.Fuzz()
     for _ in random_edits(lane.run, seeds, random.Random(f"{seed} {name}")):
         if lane.runs >= runs or time.monotonic() > deadline:
             break
-    finish()
+    print(json.dumps(lane.figures()), flush=True)
+    os._exit(0)
 
 
 def fuzz(name: str, seconds: float, runs: int, seed: int, saved: Path) -> dict[str, Any]:
@@ -226,7 +197,7 @@ def fuzz(name: str, seconds: float, runs: int, seed: int, saved: Path) -> dict[s
             died = "hangs"
         raw = at_work.read_bytes()
         path = save(saved, name, raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    lost = {"runs": 0, "taken": 0, "worst_s": 0.0, "peak_mb": 0, "by": "", "seconds": time.monotonic() - started}
+    lost = {"runs": 0, "taken": 0, "worst_s": 0.0, "peak_mb": 0, "seconds": time.monotonic() - started}
     return {**lost, "findings": [f"the process {died} [{path}]"]}
 
 
@@ -248,7 +219,7 @@ def main() -> int:
     for name in names:
         found[name] = fuzz(name, given.seconds, given.runs, given.seed, given.save)
         print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
-    columns = ("runs", "taken", "worst_s", "peak_mb", "by", "seconds")
+    columns = ("runs", "taken", "worst_s", "peak_mb", "seconds")
     print(f"{'target':10}" + "".join(f"{column:>11}" for column in columns) + f"{'findings':>11}")
     for name, row in found.items():
         shown = [f"{row[column]:.0f}" if column == "seconds" else str(row[column]) for column in columns]
