@@ -57,15 +57,14 @@ _FILE = click.Path(path_type=Path)
     metavar="N",
     help="Measure batched mode: each drafter with pieces one by one, and with up to N together. No verdict.",
 )
-@click.option("--html", metavar="FILE", type=_FILE, help="Write a report with plots.")
 @JSON
 @click.pass_context
 def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     """Measure each drafter against plain decoding here, and say which one to use.
 
     Give a minute or so of your own AUDIO. Each window is decoded once, at temperature 0, also where `transcribe` would
-    fall back to others. Close other programs, and run `specedge calibrate` first: drafters use its profile. If --budget
-    is too short for everything, less is measured, and the report says so.
+    fall back to others. Close other programs, and run `specedge doctor --calibrate` first: drafters use its profile.
+    If --budget is too short for everything, less is measured, and the report says so.
 
     With --json, or into a file or a pipe, standard output is one JSON object and the table goes to standard error. The
     exit code is 1 where a text differs from plain decoding's.
@@ -73,14 +72,11 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     \b
     Examples:
       specedge bench talk.wav
-      specedge bench shift1.wav shift2.wav -m whisper-base --draft-model whisper-tiny --html bench.html
+      specedge bench shift1.wav shift2.wav -m whisper-base --draft-model whisper-tiny
       specedge bench talk.wav --reference talk.txt --drafters ctc,ngram
       specedge bench talk.wav --json | jq .verdict
     """
-    from specedge.files import check_output, identities, write_atomic
-
     from ..audio.audio import open_audio
-    from ..bench.page import REPORT, to_html
     from ..bench.rounds import Timer
     from ..drafters.registry import threads_here
 
@@ -90,14 +86,9 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
             raise UsageError("-: audio is read several times, and standard input can be read once: give a file")
         with open_audio(file):
             pass
-    if given["html"] is not None:
-        check_output(given["html"], REPORT, inputs=identities((*files, *given["references"], *given["token_maps"])))
     bundle = made(ModelOptions, given).open(given["language"])
     threads = given["threads"] or threads_here(bundle)
     findings = _measured(bundle, _plan(files, bundle, given), threads, timer, given["encoder_provider"])
-    if given["html"] is not None:
-        write_atomic(given["html"], to_html(findings), REPORT)
-        notify(f"the report is in {given['html']}")
     _report(findings, as_json=given["as_json"] or not _is_terminal())
     if not findings.lossless:
         ctx.exit(SpecedgeError.exit_code)

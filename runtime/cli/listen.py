@@ -2,7 +2,6 @@
 
 On a terminal the tentative text stands dimmed behind the confirmed text and is redrawn in place. Elsewhere each
 utterance is a line, written once it is over; with --json it is a line of JSON, behind lines of what is known so far.
-With --only each utterance is the nearest line of a list, or is refused.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ import json
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 
     from ..audio.audio import RawFormat
     from ..longform.live import LiveTranscriber, LiveUpdate
-    from ..text.phrases import Phrases
 
 __all__ = ["LiveLines", "LiveText", "listen"]
 
@@ -63,12 +60,6 @@ _SOURCE = (
 )
 _OUTPUT = (
     option("--json", "as_json", is_flag=True, help="Print lines of JSON: start, end, text, and whether it is final."),
-    option(
-        "--only",
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Lossy: print the line of this list that is nearest to each utterance, and nothing where none is near.",
-    ),
     option("-q", "--quiet", is_flag=True, help="Only print errors on stderr."),
 )
 
@@ -89,16 +80,14 @@ def listen(source: str | None, **given: Any) -> None:
     """Turn speech into text while it is spoken, from the microphone, or from standard input with `-`.
 
     Text is confirmed once two passes over the growing audio agree on it. Into a file or a pipe each utterance is a
-    line. With --json lines that are not final give what is known of the utterance so far. With --only the text is a
-    line of the list, "heard" is what was said, and a text of null is none of them. Ctrl-C ends; the rest is written
-    first. A microphone needs the extra [mic].
+    line. With --json lines that are not final give what is known of the utterance so far. Ctrl-C
+    ends; the rest is written first. A microphone needs the extra [mic].
 
     \b
     Examples:
       specedge listen -m small
       specedge listen --device USB -l de
       specedge listen --drafter tokenmap --token-map clinic.tmap
-      specedge listen --only commands.txt --json
       arecord -f S16_LE -r 16000 -t raw | specedge listen - --raw s16le:16000
       arecord -f S16_LE -r 16000 -t raw | specedge listen - --raw s16le:16000 --json -q | jq 'select(.final)'
     """
@@ -113,20 +102,19 @@ def listen(source: str | None, **given: Any) -> None:
 
 def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
     from ..audio.audio import RawFormat
-    from ..text.phrases import Phrases
 
     wanted, options, drafter = made(ModelOptions, given), transcribe_options(given), drafter_options(given)
     check_together(options, drafter)
     raw = None if given["raw"] is None else RawFormat.parse(given["raw"])
     path = wanted.find(options.language, options.task, quiet=given["quiet"])
-    out, only = _stdout(), None if given["only"] is None else Phrases.read(given["only"])
+    out = _stdout()
     vad = {name: value for name, value in values_of(VadOptions, given).items() if value is not None}
     with contextlib.ExitStack() as stack:
         blocks = stack.enter_context(contextlib.closing(_blocks(from_stdin, given["device"], raw)))
         # Before the model is loaded, so that a microphone that is not there is said at once, and records meanwhile.
         first = next(blocks, None)
         model = wanted.load(path)
-        text = _text(out, given, only, model.engine.encoder_provider)
+        text = _text(out, given["as_json"], model.engine.encoder_provider)
         stack.callback(text.close)
         asked = {field.name: getattr(options, field.name) for field in fields(options)}
         live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=vad, **asked)
@@ -143,16 +131,12 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
         _finish(model.engine, live, text)
 
 
-def _text(out: TextIO, given: dict[str, Any], only: Phrases | None, encoder_provider: str) -> LiveText | LiveLines:
-    if only is None and out.isatty() and not given["as_json"]:
+def _text(out: TextIO, as_json: bool, encoder_provider: str) -> LiveText | LiveLines:
+    if out.isatty() and not as_json:
         return LiveText(out)
-
-    def refuse(heard: str) -> None:
-        if not given["quiet"]:
-            notify(f"no line of {given['only']} is near: {heard}")
-
-    about = {} if encoder_provider == CPU else {"encoder_provider": encoder_provider}
-    return LiveLines(out, as_json=given["as_json"], only=only, on_refused=refuse, about=about)
+    return LiveLines(
+        out, as_json=as_json, about={} if encoder_provider == CPU else {"encoder_provider": encoder_provider}
+    )
 
 
 def _finish(engine: Any, live: LiveTranscriber, text: LiveText | LiveLines) -> None:
@@ -191,21 +175,11 @@ def _stdout() -> TextIO:
 class LiveLines:
     """A line on `out` for each utterance, flushed at once. as_json: objects, and some before the utterance is over.
 
-    only: write the nearest of these in the place of the utterance; `on_refused` is told of one that is near none.
     about: what objects have besides.
     """
 
-    def __init__(
-        self,
-        out: TextIO,
-        *,
-        as_json: bool = False,
-        only: Phrases | None = None,
-        on_refused: Callable[[str], None] = lambda heard: None,
-        about: Mapping[str, str] | None = None,
-    ) -> None:
-        self._out, self._as_json = out, as_json
-        self._only, self._on_refused, self._about = only, on_refused, about or {}
+    def __init__(self, out: TextIO, *, as_json: bool = False, about: Mapping[str, str] | None = None) -> None:
+        self._out, self._as_json, self._about = out, as_json, about or {}
         self._text = ""  # confirmed, of the utterance in work
         self._range: tuple[float, float] | None = None
 
@@ -219,31 +193,24 @@ class LiveLines:
             return
         so_far = " ".join((self._text + update.tentative).split())
         self._range = (start_s, update.end_s) if so_far else None
-        if self._as_json and so_far:
-            self._write_json(so_far if self._only is None else None, so_far, is_final=False)
+        if so_far:
+            self._write(so_far, is_final=False)
 
     def close(self) -> None:
         """Write the utterance in work."""
-        heard, self._text = " ".join(self._text.split()), ""
-        if heard:
-            text = heard if self._only is None else self._only.nearest(heard)
-            if text is None:
-                self._on_refused(heard)
-            if self._as_json:
-                self._write_json(text, heard, is_final=True)
-            elif text is not None:
-                self._write(text)
+        text, self._text = " ".join(self._text.split()), ""
+        if text:
+            self._write(text, is_final=True)
         self._range = None
 
-    def _write_json(self, text: str | None, heard: str, *, is_final: bool) -> None:
-        start_s, end_s = self._range or (0.0, 0.0)
-        value: dict[str, Any] = {"start": round(start_s, 3), "end": round(end_s, 3), "text": text, "final": is_final}
-        if self._only is not None:
-            value["heard"] = heard
-        self._write(json.dumps({**value, **self._about}))
-
-    def _write(self, line: str) -> None:
-        self._out.write(line + "\n")
+    def _write(self, text: str, *, is_final: bool) -> None:
+        if self._as_json:
+            start_s, end_s = self._range or (0.0, 0.0)
+            value = {"start": round(start_s, 3), "end": round(end_s, 3), "text": text, "final": is_final}
+            text = json.dumps({**value, **self._about})
+        elif not is_final:
+            return
+        self._out.write(text + "\n")
         self._out.flush()
 
 

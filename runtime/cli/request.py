@@ -52,7 +52,6 @@ class OutputOptions:
         None,
         "Read the inputs as headerless PCM, such as s16le:16000 or s16le:48000:2.",
         metavar="FORMAT",
-        is_usual=True,
     )
     quiet: bool = described(
         False, "Only print errors and truncated-audio warnings on stderr.", names=("--quiet", "-q"), is_usual=True
@@ -64,9 +63,7 @@ class OutputOptions:
         is_usual=True,
         **_MESSAGES,
     )
-    stats: bool = described(
-        False, "Print statistics of drafting and where the time went on stderr.", is_usual=True, **_MESSAGES
-    )
+    stats: bool = described(False, "Print statistics of drafting and where the time went on stderr.", **_MESSAGES)
 
     def __post_init__(self) -> None:
         if self.skips_existing and self.folder is None:

@@ -43,12 +43,11 @@ _WORD = re.compile(r"\A(\s*)(.*)$")
 class SubtitleOptions:
     """How subtitles made of words are broken. None, or 0, sets no limit. Raises UsageError for a negative limit."""
 
-    max_line_width: int | None = described(None, "Characters in a line.", metavar="N", is_usual=True, **_GROUP)
+    max_line_width: int | None = described(None, "Characters in a line.", metavar="N", **_GROUP)
     max_line_count: int | None = described(
         None,
         "Lines in a subtitle, which may then span segments up to a pause of 3 s; needs a line width.",
         metavar="N",
-        is_usual=True,
         **_GROUP,
     )
     max_words_per_line: int | None = described(

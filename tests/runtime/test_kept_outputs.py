@@ -72,25 +72,6 @@ def test_a_merged_map_takes_no_transcript_s_place(here: Path, capsys: pytest.Cap
     assert Path("a.txt").read_text() == TEXT
 
 
-@pytest.mark.parametrize(
-    ("html", "said"),
-    [
-        ("talk.wav", "the output talk.wav would replace the input"),
-        ("said.txt", "the output said.txt would replace the input"),
-        ("page.html", "page.html: exists and is no report of specedge bench"),
-    ],
-)
-def test_a_report_takes_no_recording_s_place(
-    here: Path, capsys: pytest.CaptureFixture[str], html: str, said: str
-) -> None:
-    wav("talk.wav")
-    Path("said.txt").write_text("")
-    Path("page.html").write_text("<!doctype html>\n<title>My page</title>")
-    before = {path: path.read_bytes() for path in here.iterdir()}
-    assert said in refused(capsys, "bench", "talk.wav", "--reference", "said.txt", "--html", html)
-    assert {path: path.read_bytes() for path in here.iterdir()} == before
-
-
 def test_a_transcript_takes_no_other_file_s_place(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wav("talk.wav")
     wav("other.wav")

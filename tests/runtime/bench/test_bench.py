@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import xml.etree.ElementTree as ET
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 from specedge.errors import SpecedgeError, UsageError
 from specedge.runtime.bench import measure as bench
 from specedge.runtime.bench.measure import Findings, Peak, Plan, can_measure, peak_memory, read_references, run_measured
-from specedge.runtime.bench.page import to_html
 from specedge.runtime.bench.provider import provider_worth
 from specedge.runtime.bench.report import remarks, table, to_json
 from specedge.runtime.bench.verdict import Spread, load_verdict, verdict_path
@@ -114,7 +111,6 @@ def test_a_batch_stands_beside_pieces_one_by_one(model: Any, tmp_path: Path) -> 
     assert found.rows["ngram x4"].passes == found.rows["ngram"].passes < found.rows["none x4"].passes
     assert found.verdict is None and to_json(found)["batch"] == 4 and to_json(found)["verdict"] is None
     assert found.rows["none"].rows_per_pass is not None and found.rows["none"].texts_per_pass == 1
-    assert "up to 4 together" in to_html(found)
 
 
 def test_texts_say_who_drafted(findings: Findings) -> None:
@@ -123,58 +119,16 @@ def test_texts_say_who_drafted(findings: Findings) -> None:
     assert "".join(text for text, _ in plain) == "".join(text for text, _ in ngram) == " the pump is on" * 3
 
 
-class Well(HTMLParser):
-    """Tags that are opened are closed, in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.urls: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.urls += [value or "" for name, value in attrs if name in ("src", "href")]
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        pass
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_the_report_is_whole_and_needs_nothing_else(findings: Findings) -> None:
-    made = to_html(findings)
-    parser = Well()
-    parser.feed(made)
-    assert not parser.open and not parser.urls and "<script" not in made and "micro &lt;1&gt;" in made
-    drawings = [part.split("</svg>")[0] + "</svg>" for part in made.split("<svg")[1:]]
-    for drawing in drawings:
-        ET.fromstring("<svg" + drawing)
-    assert len(drawings) == 1 and made.count('class="bar"') == 4 and made.count("<details>") == 5
-    assert DIGEST in made and "specedge bench" in made and 'name="viewport"' in made and "prefers-color-scheme" in made
-    idle = to_html(replace(findings, rows=findings.rows | {"ngram": replace(findings.rows["ngram"], acceptance=None)}))
-    assert "did not draft" in idle and "did not draft" not in made
-    assert "<code>specedge calibrate</code>" in made and "T(k) / T(1)" not in made
-    assert '<mark style="border-color:' in made
-    profile = Profile(threads=1, pass_s={1: 0.01, 4: 0.012}, encode_s=0.1, rounds=3)
-    with_curve = to_html(replace(findings, profile=profile))
-    assert "T(k) / T(1)" in with_curve and "specedge calibrate" not in with_curve
-
-
 def test_the_command_ends_with_json_and_keeps_its_verdict(
     model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.txt").write_text("The pump is off.\nThe pump is on.\n")
-    report = tmp_path / "report.html"
     args = [
         wav(tmp_path / "a.wav"),
         "--rounds",
         "1",
         "--budget",
         "99",
-        "--html",
-        str(report),
         "--reference",
         str(tmp_path / "a.txt"),
     ]
@@ -186,13 +140,13 @@ def test_the_command_ends_with_json_and_keeps_its_verdict(
     assert 0 < found["drafters"]["ngram"]["character_error_rate"] < 1
     assert found["drafters"]["none"]["decoder_speed_up"] == [1.0, 1.0, 1.0] and found["budget_s"] == 99
     assert "less was measured" not in err and found["measured_less"] == {}
-    assert "micro <1>, int8, 1 thread: 1 file, 2.0 s of audio" in err and "12.5%" in report.read_text()
+    assert "micro <1>, int8, 1 thread: 1 file, 2.0 s of audio" in err
     kept = load_verdict(DIGEST, 1)
     assert kept is not None and found["verdict"]["drafter"] == kept.drafter and kept.words() == err.splitlines()[-1]
-    assert "<svg" in report.read_text() and "specedge calibrate" in err and "\x1b" not in err
+    assert "doctor --calibrate" in err and "\x1b" not in err
     save_profile(DIGEST, Profile(threads=1, pass_s={1: 0.01, 4: 0.012}, encode_s=0.1, rounds=3))
     lines, err = run(capsys, *args, "--drafters", "none")
-    assert "specedge calibrate" not in err and list(json.loads(lines[-1])["drafters"]) == ["none"]
+    assert "doctor --calibrate" not in err and list(json.loads(lines[-1])["drafters"]) == ["none"]
 
 
 def test_a_terminal_gets_a_table_that_fits_and_no_json(
@@ -216,9 +170,7 @@ def test_a_verdict_of_a_busy_machine_is_not_kept(
 ) -> None:
     monkeypatch.setattr(bench, "BUSY", 0.5)
     verdict_path(DIGEST, 1).unlink(missing_ok=True)
-    report = tmp_path / "report.html"
-    lines, err = run(capsys, wav(tmp_path / "a.wav"), "--rounds", "1", "--html", str(report))
-    assert "<p>Not kept, since the machine was busy: " in report.read_text()
+    lines, err = run(capsys, wav(tmp_path / "a.wav"), "--rounds", "1")
     assert load_verdict(DIGEST, 1) is None and "this machine was busy" in err
     found = json.loads(lines[-1])
     assert found["kept_in"] is None and found["busy"] and "not kept" in err.splitlines()[-1]
@@ -288,7 +240,6 @@ def test_a_drafter_that_fails_is_told_and_not_chosen(findings: Findings) -> None
     rows = {"none": findings.rows["none"], "ngram": replace(findings.rows["ngram"], dropped="ValueError: no")}
     broken = replace(findings, rows=rows)
     assert not rows["ngram"].is_sound and to_json(broken)["drafters"]["ngram"]["dropped"] == "ValueError: no"
-    assert "ngram failed and was dropped: ValueError: no" in to_html(broken)
 
 
 def test_one_that_saved_no_pass_is_not_chosen(findings: Findings) -> None:

@@ -163,29 +163,6 @@ def test_json_lines_say_what_is_final() -> None:
     assert [(one["start"], one["end"]) for one in finals] == [(1.0, 4.0), (7.0, 8.0)]
 
 
-def test_a_list_of_commands_gives_its_lines_and_refuses_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    listed, samples = tmp_path / "commands.txt", loud(16_000)
-
-    def heard(text: str, *arguments: str) -> tuple[list[str], str]:
-        listed.write_text(text, encoding="utf-8")
-        monkeypatch.setattr(sys, "stdin", Stdin(wav_bytes(samples)))
-        assert main.main(["listen", "-", "-m", "x", "--only", str(listed), *arguments]) == 0
-        captured = capsys.readouterr()
-        return captured.out.splitlines(), captured.err
-
-    fits, other = "Stop.\nThe pumps is on!\n", "Stop.\n"
-    assert heard(fits) == (["The pumps is on!"], "")
-    said, err = heard(other)
-    assert said == [] and err == f"specedge: no line of {listed} is near: the pump is on\n"
-    assert heard(other, "-q") == ([], "")
-    for text, line in ((fits, "The pumps is on!"), (other, None)):
-        found = [json.loads(line) for line in heard(text, "--json")[0]]
-        assert [one["text"] for one in found] == [None] * (len(found) - 1) + [line]
-        assert found[-1]["heard"] == "the pump is on" and found[-1]["final"]
-
-
 def test_json_names_another_provider_than_the_cpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,14 +172,6 @@ def test_json_names_another_provider_than_the_cpu(
         assert main.main(["listen", "-", "-m", "x", "--json"]) == 0
         found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert found and {one.get("encoder_provider") for one in found} == {expected}
-
-
-def test_a_list_of_commands_is_read_before_the_model(
-    tmp_path: Path, model: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "empty.txt").write_text("")
-    assert main.main(["listen", "-", "--only", str(tmp_path / "empty.txt")]) == 2
-    assert "no phrase in it" in capsys.readouterr().err and not model
 
 
 def test_pauses_part_utterances_and_options_reach_the_detector(
