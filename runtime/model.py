@@ -118,7 +118,7 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
 
 
 def for_model(options: TranscribeOptions, special: TokenLayout) -> TranscribeOptions:
-    """The options as this model can follow them, the language as a code, or None where it is to be found.
+    """The options as this model can follow them, the language as a code, or None where it is to be found ("auto" too).
 
     A model that knows English alone transcribes English, with a warning, as in faster-whisper. Raises UsageError for a
     language or a task that the model does not have.
@@ -126,7 +126,9 @@ def for_model(options: TranscribeOptions, special: TokenLayout) -> TranscribeOpt
     code = options.language
     if code is not None and not isinstance(code, str):
         raise UsageError(f"language: got {type(code).__name__}, expected a code such as 'en', or None")
-    if code is not None and code not in special.languages:
+    if code == "auto":
+        code = None
+    elif code is not None and code not in special.languages:
         code = find_language(code)
     if special.is_multilingual:
         special.check_request(code, options.task)

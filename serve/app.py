@@ -6,6 +6,7 @@ import hmac
 import logging
 import mimetypes
 import secrets
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from . import others
 from .failures import Failure, failure_of
 from .openai import transcriptions, translations
 from .realtime import realtime
-from .service import Service
+from .service import ABOUT, Service
 
 __all__ = ["make_app"]
 
@@ -85,12 +86,13 @@ class _Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        id_, has_begun = secrets.token_hex(8), False
+        id_, has_begun, status, started_s = secrets.token_hex(8), False, 0, time.perf_counter()
+        scope[ABOUT] = {}
 
         async def send_on(message: Message) -> None:
-            nonlocal has_begun
+            nonlocal has_begun, status
             if message["type"] == "http.response.start":
-                has_begun = True
+                has_begun, status = True, message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", id_.encode())]
                 self._service.metrics.count_request(message["status"])
             await send(message)
@@ -110,12 +112,19 @@ class _Guard:
                     await send({"type": "websocket.close", "code": 1008, "reason": failure.code})
                 return
             await JSONResponse(failure.body(), failure.status, dict(failure.headers))(scope, receive, send_on)
+        finally:
+            about = {**scope[ABOUT], "taken_s": time.perf_counter() - started_s}
+            if scope["path"] not in _OPEN_PATHS:
+                self._service.log(f"{scope.get('method', 'WS')} {scope['path'][:80]}", about, status or "closed")
 
     def _check_key(self, connection: HTTPConnection) -> None:
         scope = connection.scope
         route_exists = scope["type"] == "websocket" or _is_known(scope)
         if not route_exists:
-            raise Failure(404, "not_found", f"there is nothing at {scope['path'][:80]!r}; see docs/serve.md")
+            failure = Failure(404, "not_found", "")
+            there = ", ".join(sorted({route.path for route in scope["app"].routes} - self._pages))
+            failure.message = f"there is nothing at {scope['path'][:80]!r}; there are {there}"
+            raise failure
         if scope["type"] == "http" and not _allows(scope):
             raise Failure(405, "method_not_allowed", f"{scope['method'][:10]} is not for this path")
         if scope["type"] == "websocket":
@@ -187,13 +196,18 @@ async def _health(_: Request) -> Response:
 
 
 async def _ready(request: Request) -> Response:
-    is_ending = request.app.state.service.is_ending
-    return JSONResponse({"status": "ending" if is_ending else "ready"}, 503 if is_ending else 200)
+    service: Service = request.app.state.service
+    try:
+        service.check()
+    except Failure as failure:
+        status = "ending" if service.is_ending else "full"
+        return JSONResponse({"status": status}, 503, dict(failure.headers))
+    return JSONResponse({"status": "ready"})
 
 
 async def _metrics(request: Request) -> Response:
     service: Service = request.app.state.service
-    return PlainTextResponse(service.metrics.text(service.queue, service.models.n_loaded))
+    return PlainTextResponse(service.metrics.text(service.queue, service.n_sessions, service.models.n_loaded))
 
 
 async def _page(request: Request) -> Response:

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from specedge.export.default_model import default_model
-from specedge.models import store
-from specedge.runtime.bundle.bundle import Bundle
+from specedge.models import catalogue, store
+from specedge.runtime.bundle.bundle import Bundle, read_manifest
 from specedge.runtime.engine.providers import require_provider
 from specedge.runtime.model import WhisperModel
 from specedge.runtime.options import CPU
@@ -21,7 +21,7 @@ from .settings import Settings
 
 __all__ = ["Models"]
 
-_DEFAULT_NAMES = ("", "whisper-1")
+_DEFAULT_NAMES = ("", "whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 
 
 class Models:
@@ -37,6 +37,7 @@ class Models:
         if settings.encoder_provider != CPU:
             for path in self.paths.values():
                 require_provider(settings.encoder_provider, Bundle.open(path, verify=False))
+        self.languages = {name: _languages(path) for name, path in self.paths.items()}
         self._loaded: dict[str, WhisperModel] = {}
         self._uses: dict[str, int] = {}
         self._used_s: dict[str, float] = {}
@@ -58,9 +59,11 @@ class Models:
             return self.names[0]
         if asked in self.paths:
             return asked
-        for name in (f"whisper-{asked}", asked.rpartition("/")[2]):
-            if name in self.paths:
-                return name
+        known = catalogue.find(asked)
+        for name in (f"whisper-{asked}", asked.rpartition("/")[2], "" if known is None else known.name):
+            for served in self.paths:
+                if name and served in (name, name.removeprefix("whisper-")):
+                    return served
         there = ", ".join(self.names)
         raise Failure(404, "model_not_found", f"the model {asked[:80]!r} is not served here: {there}", param="model")
 
@@ -89,6 +92,11 @@ class Models:
             for name in list(self._loaded):
                 if not self._uses[name] and time.monotonic() - self._used_s[name] > after_s:
                     self._loaded.pop(name).kept_drafters.close()
+
+
+def _languages(path: Path) -> list[str]:
+    """The codes of the languages that a bundle's model knows."""
+    return sorted(read_manifest(path)[0].tokens.languages) or ["en"]
 
 
 def _served(settings: Settings) -> dict[str, Path]:

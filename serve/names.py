@@ -1,4 +1,4 @@
-"""A token map of what is said with the names of a house: each sentence with each name. It changes no text.
+"""A token map of commands with the names of a house: each sentence with each name. It changes no text.
 
 The files lie in the server's private folder and go with it.
 """
@@ -10,12 +10,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from specedge.errors import ResourceError, UsageError
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.bundle.bundle import Bundle
 
-__all__ = ["NameMaps", "read_sentences"]
+__all__ = ["NameMaps"]
 
 SENTENCES = (
     " Turn on {name}.",
@@ -41,8 +40,8 @@ _MOST_NAMES, _MOST_CHARS, _MOST_KEPT = 2000, 100, 8
 class NameMaps:
     """Maps by names and model, the last few."""
 
-    def __init__(self, folder: Path, sentences: Sequence[str] = SENTENCES) -> None:
-        self._folder, self._sentences = folder, sentences
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._made: dict[str, Path] = {}
         self._lock = threading.Lock()
 
@@ -61,20 +60,7 @@ class NameMaps:
 
     def _built(self, key: str, names: Sequence[str], bundle: Bundle) -> Path:
         tokenizer, path = bundle.tokenizer, self._folder / f"{key}.tmap"
-        sentences = (tokenizer.encode(one.replace("{name}", name)) for one in self._sentences for name in names)
+        sentences = (tokenizer.encode(one.replace("{name}", name)) for one in SENTENCES for name in names)
         eot = tokenizer.special.eot
         build(sentences, path, n_text=eot, fingerprint=text_fingerprint(tokenizer.ranks, eot))
         return path
-
-
-def read_sentences(path: Path | None) -> Sequence[str]:
-    """Sentences with {name}, one a line; without a file the built-in ones. Raises UsageError, ResourceError."""
-    if path is None:
-        return SENTENCES
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeError) as error:
-        raise ResourceError(f"{path}: cannot be read as text: {error}") from error
-    if not lines or any("{name}" not in line for line in lines):
-        raise UsageError(f"{path}: expected a sentence with {{name}} in each line")
-    return [f" {line}" for line in lines]

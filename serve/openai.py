@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +23,7 @@ from specedge.runtime.output.formats import STREAMED, SubtitleOptions
 from . import shapes
 from .failures import Failure, failure_of
 from .jobs import Job, Wanted
-from .service import Service, client_of
+from .service import ABOUT, Service, client_of
 from .uploads import Form, read_form
 
 __all__ = ["Ask", "answer", "ask_of", "transcriptions", "translations"]
@@ -30,6 +32,7 @@ _log = logging.getLogger(__name__)
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 _KEEP_ALIVE_S = 15.0
 _IGNORED_BUT_KNOWN = {"file"}
+_ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _REFUSED = ("known_speaker_names[]", "known_speaker_references[]")
 
 
@@ -50,12 +53,15 @@ class Ask:
 
 
 class _Fields:
-    """Fields of a form, by name; those that nobody asked for are left."""
+    """Fields of a form, by name; those that nobody asked for are left.
+
+    A list is a field `name[]`, `name[0]` or `name`, again and again, or one with a list in JSON.
+    """
 
     def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
         self._left: dict[str, list[str]] = {}
         for name, value in fields:
-            self._left.setdefault(name, []).append(value)
+            self._left.setdefault(re.sub(r"\[\d{0,3}\]$", "", name), []).append(value)
 
     def text(self, name: str) -> str | None:
         values = self._left.pop(name, [""])
@@ -64,16 +70,16 @@ class _Fields:
         return values[-1] or None
 
     def all(self, name: str) -> tuple[str, ...]:
-        return tuple(v for n in (f"{name}[]", name) for v in self._left.pop(n, ()) if v)
+        return tuple(item for value in self._left.pop(name, ()) for item in _items(value) if item)
 
     def is_on(self, name: str) -> bool:
         value = (self.text(name) or "false").lower()
-        if value not in ("true", "false", "1", "0"):
+        if value not in (*_ON, *_OFF):
             raise Failure(400, "invalid_value", f"{name}: got {value[:40]!r}, expected true or false", param=name)
-        return value in ("true", "1")
+        return value in _ON
 
     def number(self, name: str, low: float, high: float) -> float | None:
-        text = self.text(name)
+        text = next(iter(self.all(name)), None)
         if text is None:
             return None
         try:
@@ -86,7 +92,16 @@ class _Fields:
         return value
 
     def left(self) -> list[str]:
+        """The names that nobody asked for."""
         return sorted(name for name in self._left if name not in _IGNORED_BUT_KNOWN)
+
+
+def _items(value: str) -> list[str]:
+    """The items of a list in JSON; else the value."""
+    if value.startswith("[") and value.endswith("]"):
+        with contextlib.suppress(ValueError, RecursionError):
+            return [one if isinstance(one, str) else json.dumps(one) for one in json.loads(value)]
+    return [value]
 
 
 def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) -> Ask:
@@ -178,6 +193,9 @@ async def answer(request: Request, ask_for: Any, *, file_field: str, shape: Any 
                 400, "missing_field", f"{file_field}: send the audio as a file of this name", param=file_field
             )
         ask: Ask = ask_for(form)
+        ignored = ", ".join(ask.ignored).encode("ascii", "replace").decode()[:500]
+        about = request.scope[ABOUT]
+        about |= {"model": ask.model, "ignored": ignored}
         model = await stack.enter_async_context(service.models.use(ask.model))
         drafter = drafter_named(ask.drafter, **service.drafter_options(ask.drafter))
         wanted = Wanted(
@@ -190,12 +208,15 @@ async def answer(request: Request, ask_for: Any, *, file_field: str, shape: Any 
         )
         job = Job(model, wanted)
         if ask.stream:
-            events = _events(ask, job, service, client_of(request), stack.pop_all())
-            return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+            events = _events(ask, job, service, request, stack.pop_all())
+            headers = {"Cache-Control": "no-store"} | ({"x-specedge-ignored": ignored} if ignored else {})
+            return StreamingResponse(events, media_type="text/event-stream", headers=headers)
         segments = await _until_gone(request, _all(job, service, client_of(request)))
+        if job.info is not None:
+            about["audio_s"] = job.info.duration
         response: Response = (shape or _shaped)(ask, segments, job)
-        if ask.ignored:
-            response.headers["x-specedge-ignored"] = ", ".join(ask.ignored).encode("ascii", "replace").decode()[:500]
+        if ignored:
+            response.headers["x-specedge-ignored"] = ignored
         return response
 
 
@@ -227,14 +248,15 @@ async def _disconnected(request: Request) -> None:
 
 
 async def _events(
-    ask: Ask, job: Job, service: Service, client: str, resources: contextlib.AsyncExitStack
+    ask: Ask, job: Job, service: Service, request: Request, resources: contextlib.AsyncExitStack
 ) -> AsyncIterator[str]:
     """The stream. Its resources go with it, also when the client does."""
     has_drafts, tokenizer = "drafts" in ask.include, job.model.bundle.tokenizer
     done: list[Segment] = []
     async with resources:
         try:
-            async with service.queue.turn(client), contextlib.aclosing(_kept_alive(job, service)) as segments:
+            turn = service.queue.turn(client_of(request))
+            async with turn, contextlib.aclosing(_kept_alive(job, service)) as segments:
                 async for segment in segments:
                     if segment is None:
                         yield ": keep-alive\n\n"
@@ -251,6 +273,7 @@ async def _events(
                     done.append(segment)
             service.metrics.count_job(job)
             if job.info is not None:
+                request.scope[ABOUT]["audio_s"] = job.info.duration
                 text = {"text": shapes.text_of(done), "usage": shapes.usage(job.info)}
                 yield shapes.event({"type": "transcript.text.done", **text})
                 if has_drafts:

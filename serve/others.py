@@ -33,8 +33,7 @@ async def inference(request: Request) -> Response:
     def ask_for(form: Form) -> Ask:
         known = [(name, value) for name, value in form.fields if name != "stream"]
         translates = any(name == "translate" and value.lower() in ("true", "1") for name, value in known)
-        fields = [(name, "" if (name, value) == ("language", "auto") else value) for name, value in known]
-        return ask_of(fields, service, task="translate" if translates else "transcribe")
+        return ask_of(known, service, task="translate" if translates else "transcribe")
 
     return await answer(request, ask_for, file_field="file")
 

@@ -26,7 +26,7 @@ from specedge.runtime.output.report import source_names
 
 from . import shapes
 from .failures import Failure, failure_of
-from .service import Service, client_of
+from .service import ABOUT, Service, client_of
 
 __all__ = ["realtime"]
 
@@ -44,25 +44,41 @@ async def realtime(socket: WebSocket) -> None:
     await socket.accept(subprotocol="realtime" if "realtime" in protocols else None)
     session = _Session(socket, service)
     try:
-        service.check()
+        service.check_end()
         name = service.models.name_of(socket.query_params.get("model", ""))
-        async with service.queue.turn(client_of(socket)):
-            service.n_sessions += 1
-            try:
-                await session.run(name)
-            finally:
-                service.n_sessions -= 1
+        if service.n_sessions >= service.settings.sessions:
+            message = f"there are {service.n_sessions} sessions already: connect again later, or see --sessions"
+            raise Failure(429, "too_many_sessions", message)
+        service.n_sessions += 1
+        try:
+            await session.run(name)
+        finally:
+            service.n_sessions -= 1
     except WebSocketDisconnect:
         pass
     except Failure as failure:
-        await session.tell("error", **_error(failure))
+        await session.tell("error", **failure.body())
         await socket.close(1008)
     finally:
+        socket.scope[ABOUT] |= {"model": session.model_name or "-", "audio_s": session.all_s}
         await session.close()
 
 
-def _error(failure: Failure) -> dict[str, Any]:
-    return failure.body()
+def _law(alaw: bool) -> NDArray[np.float32]:
+    """The samples of the 256 bytes of G.711, by mu-law or A-law."""
+    codes = np.arange(256) ^ (0x55 if alaw else 0xFF)
+    exponents, mantissas = codes >> 4 & 7, codes & 15
+    if alaw:
+        values = np.where(exponents == 0, 16 * mantissas + 8, 16 * mantissas + 264 << np.maximum(exponents - 1, 0))
+        signs = np.where(codes & 0x80, 1, -1)
+    else:
+        values = (8 * mantissas + 132 << exponents) - 132
+        signs = np.where(codes & 0x80, -1, 1)
+    return (signs * values / 32768).astype(np.float32)
+
+
+_LAWS = {"audio/pcmu": _law(False), "audio/pcma": _law(True)}
+_OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 
 
 class _Session:
@@ -70,9 +86,9 @@ class _Session:
 
     def __init__(self, socket: WebSocket, service: Service) -> None:
         self._socket, self._service = socket, service
-        self._rate_hz, self._has_vad, self._silence_ms = 24_000, True, 1000
+        self._format, self._rate_hz, self._has_vad, self._silence_ms = "audio/pcm", 24_000, True, 1000
         self._options: dict[str, Any] = {}
-        self._drafter, self._model_name = service.settings.drafter, ""
+        self._drafter, self.model_name = service.settings.drafter, ""
         self._live: LiveTranscriber | None = None
         self._drafters: tuple[str, ...] = ()
         self._resampler: Any = None
@@ -80,6 +96,7 @@ class _Session:
         self._last_item: str | None = None
         self._text, self._has_spoken, self._has_audio = "", False, False
         self._turn_s = 0.0  # audio since the last turn ended
+        self.all_s = self._before_s = 0.0  # audio of the session, and of it before the transcriber began
 
     async def tell(self, type_: str, **fields: Any) -> None:
         await self._socket.send_text(json.dumps({"type": type_, "event_id": f"event_{secrets.token_hex(8)}", **fields}))
@@ -89,14 +106,13 @@ class _Session:
             self._live.close()
 
     async def run(self, name: str) -> None:
-        self._model_name = name
+        self.model_name = name
         await self.tell("session.created", session=self._shown())
         while True:
-            text = await self._socket.receive_text()
-            if self._service.is_ending:
-                raise Failure(503, "shutting_down", "the server is about to end: connect again")
+            text = await self._received()
+            self._service.check_end()
             try:
-                await self._hear(text)
+                await self._take(text)
             except WebSocketDisconnect:
                 raise
             except Exception as error:
@@ -104,9 +120,23 @@ class _Session:
                 if failure is None:
                     _log.exception("a realtime session failed")
                     failure = Failure(500, "internal_error", "a fault of the server")
-                await self.tell("error", **_error(failure))
+                await self.tell("error", **failure.body())
 
-    async def _hear(self, text: str) -> None:
+    async def _received(self) -> str | None:
+        """The next message, None for a binary one. Raises Failure where none comes, WebSocketDisconnect."""
+        idle_s = self._service.settings.session_idle_s
+        try:
+            message = await asyncio.wait_for(self._socket.receive(), idle_s)
+        except TimeoutError:
+            raise Failure(408, "session_idle", f"nothing came for {idle_s:g} s: connect again") from None
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message["code"])
+        text: str | None = message.get("text")
+        return text
+
+    async def _take(self, text: str | None) -> None:
+        if text is None:
+            raise Failure(400, "invalid_event", "a binary message: send audio in input_audio_buffer.append, as base64")
         try:
             event = json.loads(text)
             kind = event["type"]
@@ -129,44 +159,57 @@ class _Session:
             raise Failure(400, "unknown_event", f"unknown event {str(kind)[:60]!r}", param="type")
 
     def _update(self, session: dict[str, Any]) -> None:
-        heard = _object(_object(session.get("audio")).get("input"))
-        said = _object(heard.get("transcription") or session.get("input_audio_transcription"))
-        rate_hz = _object(heard.get("format")).get("rate", 24_000)
-        if rate_hz not in _RATES:
-            raise Failure(400, "invalid_value", f"rate: got {str(rate_hz)[:20]}, expected 16000 or 24000", param="rate")
-        turns = heard.get("turn_detection", session.get("turn_detection", {}))
+        given = _object(_object(session.get("audio")).get("input"))
+        about = _object(given.get("transcription") or session.get("input_audio_transcription"))
+        layout = _object(given.get("format"))
+        format = layout.get("type") or session.get("input_audio_format") or "audio/pcm"
+        format = _OLD_FORMATS.get(format, format) if isinstance(format, str) else format
+        if format not in ("audio/pcm", *_LAWS):
+            expected = f"expected one of audio/pcm, {', '.join((*_LAWS, *_OLD_FORMATS))}"
+            raise Failure(400, "invalid_value", f"format: got {str(format)[:40]}, {expected}", param="format")
+        rates = (8000,) if format in _LAWS else _RATES
+        rate_hz = layout.get("rate", rates[-1])
+        if rate_hz not in rates:
+            expected = " or ".join(map(str, rates))
+            raise Failure(400, "invalid_value", f"rate: got {str(rate_hz)[:20]}, expected {expected}", param="rate")
+        turns = given.get("turn_detection", session.get("turn_detection", {}))
         silence_ms = _object(turns).get("silence_duration_ms", 1000)
         if not isinstance(silence_ms, int) or not 100 <= silence_ms <= 10_000:
             raise Failure(400, "invalid_value", "silence_duration_ms: expected 100 to 10000")
-        model = said.get("model") or self._model_name
+        model = about.get("model") or self.model_name
         drafter = _object(session.get("specedge")).get("drafter") or self._drafter
-        options = {"language": said.get("language"), "initial_prompt": said.get("prompt")}
+        options = {"language": about.get("language"), "initial_prompt": about.get("prompt")}
         if not all(isinstance(value, str) for value in (model, drafter, *(v for v in options.values() if v))):
             raise Failure(400, "invalid_value", "model, language, prompt and drafter: expected texts")
-        self._model_name = self._service.models.name_of(model)
-        self._rate_hz, self._has_vad, self._silence_ms = rate_hz, turns is not None, silence_ms
+        self.model_name = self._service.models.name_of(model)
+        self._format, self._rate_hz = format, rate_hz
+        self._has_vad, self._silence_ms = turns is not None, silence_ms
         self._options = {name: value or None for name, value in options.items()}
         self._drafter = drafter
 
     def _shown(self) -> dict[str, Any]:
         turns = {"type": "server_vad", "silence_duration_ms": self._silence_ms} if self._has_vad else None
-        heard = {
-            "format": {"type": "audio/pcm", "rate": self._rate_hz},
-            "transcription": {"model": self._model_name, "language": self._options.get("language")},
+        shown = {
+            "format": {"type": self._format, "rate": self._rate_hz},
+            "transcription": {"model": self.model_name, "language": self._options.get("language")},
             "turn_detection": turns,
         }
-        return {"type": "transcription", "object": "realtime.transcription_session", "audio": {"input": heard}}
+        return {"type": "transcription", "object": "realtime.transcription_session", "audio": {"input": shown}}
 
     async def _append(self, audio: Any) -> None:
         try:
             data = base64.b64decode(audio, validate=True)
         except (binascii.Error, ValueError, TypeError):
-            raise Failure(400, "invalid_value", "audio: expected base64 of 16-bit samples", param="audio") from None
-        if len(data) % 2:
+            raise Failure(400, "invalid_value", "audio: expected base64", param="audio") from None
+        if self._format in _LAWS:
+            samples = _LAWS[self._format][np.frombuffer(data, np.uint8)]
+        elif len(data) % 2:
             raise Failure(400, "invalid_value", "audio: half a sample at its end", param="audio")
-        samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768
+        else:
+            samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768
         self._turn_s += len(samples) / self._rate_hz
-        async with self._service.models.use(self._model_name) as model:
+        self.all_s += len(samples) / self._rate_hz
+        async with self._service.models.use(self.model_name) as model:
             updates = await self._in_thread(self._feed, model, samples)
             self._has_audio = True
             await self._report(updates, model)
@@ -174,12 +217,11 @@ class _Session:
     async def _commit(self) -> None:
         if not self._has_audio:
             raise Failure(400, "input_audio_buffer_commit_empty", "there is no audio since the last turn")
-        async with self._service.models.use(self._model_name) as model:
-            live = self._live
-            updates = [] if live is None else await self._in_thread(live.finish)
-            self._live = self._resampler = None
+        async with self._service.models.use(self.model_name) as model:
+            updates = await self._in_thread(self._finish)
             before = self._last_item
             await self._report(updates, model)
+            self._before_s = self.all_s
             if self._last_item == before:  # else a pause at the end has told it
                 await self._end_turn(must=True)
             self._has_audio = False
@@ -188,10 +230,12 @@ class _Session:
         await self.close()
         self._live = self._resampler = None
         self._item, self._text, self._has_spoken, self._has_audio, self._turn_s = "", "", False, False, 0.0
+        self._before_s = self.all_s
 
     async def _in_thread(self, do: Any, *arguments: Any) -> list[LiveUpdate]:
         loop = asyncio.get_running_loop()
-        found: list[LiveUpdate] = await loop.run_in_executor(self._service.threads, do, *arguments)
+        async with self._service.live.turn(client_of(self._socket)):
+            found: list[LiveUpdate] = await loop.run_in_executor(self._service.threads, do, *arguments)
         return found
 
     def _feed(self, model: WhisperModel, samples: NDArray[np.float32]) -> list[LiveUpdate]:
@@ -207,21 +251,28 @@ class _Session:
             samples = self._resampler.resample(Block(samples[:, None], self._rate_hz, "mono"))
         return self._live.feed(samples)
 
+    def _finish(self) -> list[LiveUpdate]:
+        live, resampler = self._live, self._resampler
+        self._live = self._resampler = None
+        if live is None:
+            return []
+        return [*(live.feed(resampler.finish()) if resampler is not None else ()), *live.finish()]
+
     async def _report(self, updates: list[LiveUpdate], model: WhisperModel) -> None:
         for update in updates:
             self._item = self._item or f"item_{secrets.token_hex(8)}"
             if not self._has_spoken and (update.confirmed or update.tentative):
                 self._has_spoken = True
-                start_ms = round(1000 * update.start_s)
+                start_ms = round(1000 * (self._before_s + update.start_s))
                 await self.tell("input_audio_buffer.speech_started", audio_start_ms=start_ms, item_id=self._item)
             if update.confirmed:
                 self._text += update.confirmed
                 await self.tell(f"{_EVENTS}.delta", item_id=self._item, content_index=0, delta=update.confirmed)
-                told = {"text": update.confirmed, "tokens": _tokens(update, model), "drafters": self._drafters}
-                told["encoder_provider"] = model.engine.encoder_provider
-                await self.tell("specedge.confirmed", item_id=self._item, **told)
+                about = {"text": update.confirmed, "tokens": _tokens(update, model), "drafters": self._drafters}
+                about["encoder_provider"] = model.engine.encoder_provider
+                await self.tell("specedge.confirmed", item_id=self._item, **about)
             if update.ends_utterance:
-                end_ms = round(1000 * update.end_s)
+                end_ms = round(1000 * (self._before_s + update.end_s))
                 await self.tell("input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=self._item)
                 if self._has_vad:
                     await self._end_turn()
@@ -234,8 +285,8 @@ class _Session:
             return
         item = self._item or f"item_{secrets.token_hex(8)}"
         await self.tell("input_audio_buffer.committed", item_id=item, previous_item_id=self._last_item)
-        said = {"transcript": self._text.strip(), "usage": {"type": "duration", "seconds": math.ceil(self._turn_s)}}
-        await self.tell(f"{_EVENTS}.completed", item_id=item, content_index=0, **said)
+        about = {"transcript": self._text.strip(), "usage": {"type": "duration", "seconds": math.ceil(self._turn_s)}}
+        await self.tell(f"{_EVENTS}.completed", item_id=item, content_index=0, **about)
         self._last_item = item
         self._item, self._text, self._has_spoken, self._turn_s = "", "", False, 0.0
 

@@ -148,5 +148,5 @@ async def _settle(service: Service, grace_s: float) -> None:
     """Wait until nothing is in work or in line, for so long at most."""
     until_s = asyncio.get_running_loop().time() + grace_s
     queue = service.queue
-    while queue.n_running + queue.n_waiting > service.n_sessions and asyncio.get_running_loop().time() < until_s:
+    while queue.n_running + queue.n_waiting and asyncio.get_running_loop().time() < until_s:
         await asyncio.sleep(_TICK_S)

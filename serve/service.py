@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from starlette.requests import HTTPConnection
 
+from specedge.runtime.console import notify
 from specedge.runtime.options import READS_MAPS, REMEMBERS
 
 from .failures import Failure
@@ -16,16 +18,24 @@ from .models import Models
 from .queue import FairQueue
 from .settings import Settings
 
-__all__ = ["Service", "client_of"]
+__all__ = ["ABOUT", "Service", "client_of"]
+
+ABOUT = "specedge.about"
+"""Where a request's scope has what its line of the log says."""
 
 
 class Service:
-    """The shared state. is_ending: whether new work is refused; n_sessions: live ones, which have no end."""
+    """The shared state.
+
+    queue: of requests; live: of the passes of realtime sessions, so that neither waits for the other; n_sessions: open
+    ones; is_ending: whether new work is refused.
+    """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings, self.folder = settings, folder
         self.models = Models(settings)
         self.queue = FairQueue(settings.parallel, settings.queue)
+        self.live = FairQueue(settings.parallel, settings.sessions)
         self.threads = ThreadPoolExecutor(2 * settings.parallel, thread_name_prefix="specedge-serve")
         self.metrics = Metrics()
         self.is_ending = False
@@ -33,9 +43,25 @@ class Service:
 
     def check(self) -> None:
         """Raise Failure where new work is refused: before its upload is read."""
+        self.check_end()
+        self.queue.check()
+
+    def check_end(self) -> None:
+        """Raise Failure where the server is about to end."""
         if self.is_ending:
             raise Failure(503, "shutting_down", "the server is about to end: ask another", retry_after_s=5)
-        self.queue.check()
+
+    def log(self, what: str, about: Mapping[str, Any], status: object) -> None:
+        """A line of the log for a request. about: its model, seconds of audio, seconds taken, fields that were ignored,
+        as far as they are known."""
+        if self.settings.quiet:
+            return
+        line = " ".join([what, str(about["model"])] if "model" in about else [what])
+        if "audio_s" in about:
+            line += f" {about['audio_s']:.1f} s of audio"
+        if about.get("ignored"):
+            line += f" (ignored: {about['ignored']})"
+        notify(f"{line} in {about['taken_s']:.2f} s: {status}")
 
     def drafter_options(self, name: str) -> dict[str, Any]:
         """What the settings say of the drafter `name`, as far as it has a use for it."""

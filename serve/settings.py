@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from specedge.errors import UsageError
@@ -62,6 +61,7 @@ class Settings:
     )
     remember: bool = described(False, "Keep the n-grams of what was said for later runs.")
     page: bool = described(True, "Serve no page at /.")
+    quiet: bool = described(False, "Do not log a line for every request.", names=("--quiet", "-q"))
     max_upload_bytes: int = described(
         200 * 10**6,
         "Largest request.",
@@ -91,6 +91,16 @@ class Settings:
     )
     parallel: int = described(8, "Requests in work at once.", metavar="N", **_LIMITS)
     queue: int = described(16, "Requests that may wait.", metavar="N", **_LIMITS)
+    sessions: int = described(32, "Realtime sessions at once.", metavar="N", **_LIMITS)
+    session_idle_s: float = described(
+        300,
+        "End a realtime session that sends nothing for so long.",
+        names=("--session-idle",),
+        metavar="TIME",
+        parse=parse_seconds,
+        default_text="5m",
+        **_LIMITS,
+    )
     unload_after_s: float = described(
         0,
         "Unload a model that nobody uses.",
@@ -113,15 +123,13 @@ class Settings:
         None, "Serve Wyoming too: tcp://HOST:PORT, unix://PATH or stdio://.", metavar="URI", **_WYOMING
     )
     zeroconf: str | None = described(None, "Announce it to Home Assistant under this name.", metavar="NAME", **_WYOMING)
-    sentences: Path | None = described(
-        None, "Sentences with {name}, for the names that clients give.", metavar="FILE", **_WYOMING
-    )
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
             ("port", 0 <= self.port < 1 << 16, "0 to 65535"),
             ("parallel", 1 <= self.parallel <= 64, "1 to 64"),
             ("queue", 0 <= self.queue <= 10_000, "0 to 10000"),
+            ("sessions", 0 <= self.sessions <= 10_000, "0 to 10000"),
             ("wyoming", _is_wyoming(self.wyoming), "tcp://HOST:PORT, unix:///PATH or stdio://"),
             ("zeroconf", self.zeroconf is None or (self.wyoming or "").startswith("tcp"), "only with --wyoming tcp://"),
         ):

@@ -26,6 +26,7 @@ __all__ = ["Form", "read_form", "spool_folder"]
 
 _MAX_FIELDS, _MAX_FIELDS_BYTES = 200, 1 << 20
 _WRITE_BYTES = 1 << 20
+_FILE_FIELDS = ("file", "audio_file")
 
 
 def spool_folder() -> contextlib.AbstractContextManager[Path]:
@@ -87,7 +88,8 @@ class _Reader:
         if b"name" not in options:
             raise Failure(400, "invalid_multipart", "a part of the form has no name in its Content-Disposition")
         self._name = options[b"name"].decode("utf-8", "replace")
-        self._is_file = b"filename" in options
+        # A part with the name of the audio is a file also without filename, or with filename* alone.
+        self._is_file = b"filename" in self._disposition or self._name in _FILE_FIELDS
         if self._is_file:
             if self.form.file is not None:
                 raise Failure(400, "invalid_multipart", "the form holds more than one file: send one a request")

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 import socket
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -21,12 +23,11 @@ from wyoming.server import AsyncEventHandler, AsyncServer
 from specedge.errors import ResourceError, UsageError
 from specedge.runtime.audio.audio import RawFormat
 from specedge.runtime.options import READS_MAPS, TranscribeOptions, drafter_named
-from specedge.runtime.text.special import LANGUAGE_NAMES
 from specedge.version import __version__
 
 from .failures import Failure, failure_of
 from .jobs import Job, Wanted
-from .names import NameMaps, read_sentences
+from .names import NameMaps
 from .service import Service
 
 __all__ = ["start"]
@@ -54,7 +55,7 @@ class Running:
 async def start(service: Service) -> Running:
     """Listen at the settings' URI. Raises ResourceError, UsageError."""
     uri, name = service.settings.wyoming or "", service.settings.zeroconf
-    maps = NameMaps(service.folder, read_sentences(service.settings.sentences))
+    maps = NameMaps(service.folder)
     server = AsyncServer.from_uri(uri)
 
     def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncEventHandler:
@@ -110,7 +111,7 @@ class _Handler(AsyncEventHandler):
         self._service, self._maps = service, maps
         self._wanted, self._format = Transcribe(), RawFormat("s16le", 16_000)
         self._audio: Any = None
-        self._n_bytes = 0
+        self._layout, self._n_bytes = (16_000, 2, 1), 0
 
     async def run(self) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, KeyError, TypeError, AttributeError):
@@ -153,8 +154,11 @@ class _Handler(AsyncEventHandler):
             self._begin(start.rate, start.width, start.channels)
         elif AudioChunk.is_type(event.type):
             chunk = AudioChunk.from_event(event)
-            if self._audio is None:
-                self._begin(chunk.rate, chunk.width, chunk.channels)
+            layout = (chunk.rate, chunk.width, chunk.channels)
+            if self._audio is None or (not self._n_bytes and layout != self._layout):
+                self._begin(*layout)
+            elif layout != self._layout:
+                raise Failure(400, "invalid_value", f"rate, width, channels: changed from {self._layout} to {layout}")
             self._n_bytes += len(chunk.audio)
             if self._n_bytes > self._service.settings.max_upload_bytes:
                 raise Failure(413, "file_too_large", "the audio is too long for this server")
@@ -168,33 +172,39 @@ class _Handler(AsyncEventHandler):
         self._service.check()
         if width not in _ENCODINGS:
             raise Failure(400, "invalid_value", f"width: got {width!r}, expected 1 to 4 bytes")
-        self._format, self._n_bytes = RawFormat(_ENCODINGS[width], rate_hz, n_channels), 0
-        import tempfile
-
+        self._layout, self._n_bytes = (rate_hz, width, n_channels), 0
+        self._format = RawFormat(_ENCODINGS[width], rate_hz, n_channels)
         self._audio = tempfile.NamedTemporaryFile(dir=self._service.folder, delete=False)
 
     async def _transcribe(self) -> None:
         wanted, self._wanted = self._wanted, Transcribe()
-        said: list[str] = []
+        texts: list[str] = []
+        about: dict[str, Any] = {}
+        started_s, status = time.perf_counter(), "failed"
         language = wanted.language
         try:
             await self.write_event(TranscriptStart(language=language).event())
             if self._audio is not None and self._n_bytes:
                 self._audio.close()
-                async with self._service.models.use(self._service.models.name_of(wanted.name or "")) as model:
+                about["model"] = self._service.models.name_of(wanted.name or "")
+                async with self._service.models.use(about["model"]) as model:
                     job = Job(model, await asyncio.to_thread(self._job, wanted, model))
                     async with self._service.queue.turn(str(self.writer.get_extra_info("peername"))):
                         async with contextlib.aclosing(job.segments(self._service.threads)) as segments:
                             async for segment in segments:
-                                text = segment.text if said else segment.text.lstrip()
-                                said.append(text)
+                                text = segment.text if texts else segment.text.lstrip()
+                                texts.append(text)
                                 await self.write_event(TranscriptChunk(text=text).event())
                     self._service.metrics.count_job(job)
-                    language = job.info.language if job.info is not None else language
-            await self.write_event(Transcript(text="".join(said).strip(), language=language).event())
+                    if job.info is not None:
+                        language, about["audio_s"] = job.info.language, job.info.duration
+            await self.write_event(Transcript(text="".join(texts).strip(), language=language).event())
             await self.write_event(TranscriptStop().event())
+            status = "done"
         finally:
             self._forget()
+            about["taken_s"] = time.perf_counter() - started_s
+            self._service.log("wyoming transcribe", about, status)
 
     def _job(self, wanted: Transcribe, model: Any) -> Wanted:
         names = [str(name) for name in (*(wanted.transcript_names or ()), *(wanted.transcript_terms or ()))]
@@ -214,11 +224,10 @@ class _Handler(AsyncEventHandler):
         )
 
     def _info(self) -> Info:
-        languages = sorted(LANGUAGE_NAMES)
         common: dict[str, Any] = {"attribution": _SOURCE, "installed": True, "version": __version__}
         models = [
             AsrModel(name=name, description=f"Whisper: {name}", languages=languages, **common)
-            for name in self._service.models.names
+            for name, languages in self._service.models.languages.items()
         ]
         about = "Whisper on the CPU with lossless speculative decoding"
         program = AsrProgram(

@@ -33,7 +33,9 @@ _HOW_TO_GET = {
     "torch": GET_TORCH,
     "transformers": _EXTRA.format("test"),
     "sounddevice": _EXTRA.format("mic"),
-    **dict.fromkeys(("starlette", "uvicorn", "python_multipart", "wsproto", "wyoming"), _EXTRA.format("serve")),
+    **dict.fromkeys(
+        ("starlette", "uvicorn", "python_multipart", "prometheus_client", "wsproto", "wyoming"), _EXTRA.format("serve")
+    ),
     **dict.fromkeys(("dask", "distributed", "fsspec"), _EXTRA.format("fleet")),
 }
 

@@ -206,7 +206,9 @@ def _registered(name: str) -> _Maker:
     """Makes the drafter that is found by name."""
 
     def make(target: TargetModel, options: DrafterOptions) -> Drafter:
-        made: Drafter = find("drafter", name)(target, replace(options, name=name))
+        # Only what such a drafter has a use for: `auto` has maps, and what is remembered, for the others.
+        own = DrafterOptions(name, lookahead=options.lookahead, allow_inexact=options.allow_inexact)
+        made: Drafter = find("drafter", name)(target, own)
         return made
 
     return make

@@ -98,7 +98,7 @@ def test_ten_thousand_malformed_forms(server: Served) -> None:
 @pytest.mark.stress
 def test_memory_and_descriptors_stay_over_ten_thousand_requests(server: Served) -> None:
     url, data = f"{server.url}/v1/audio/transcriptions", MAINTENANCE.read_bytes()
-    names = ("specedge_resident_memory_bytes", "specedge_open_descriptors")
+    names = ("process_resident_memory_bytes", "process_open_fds")
     seen = []
 
     def ask(client: httpx.Client) -> None:

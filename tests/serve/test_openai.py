@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import io
 import json
+import re
 import time
 from typing import Any
 
@@ -28,7 +29,8 @@ def create(client: openai.OpenAI, **given: Any) -> Any:
 
 
 def test_plain_formats(client: openai.OpenAI) -> None:
-    assert create(client, model="whisper-1").text == SAID
+    for name in ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"):
+        assert create(client, model=name).text == SAID
     assert create(client, response_format="text") == SAID + "\n"
     assert create(client, response_format="srt").startswith("1\n00:00:00,")
     assert create(client, response_format="vtt").startswith("WEBVTT\n\n00:00.")
@@ -113,6 +115,47 @@ def test_errors_have_openai_s_shape(
     error = caught.value
     assert (error.status_code, error.code) == (status, code)
     assert error.param == param and not PATHS.search(error.message)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        [("timestamp_granularities[0]", "word"), ("timestamp_granularities[1]", "segment")],
+        [("timestamp_granularities", '["word", "segment"]'), ("temperature", "[0.0, 0.2]"), ("language", "auto")],
+        [("timestamp_granularities[]", "word"), ("temperature[]", "0"), ("temperature[]", "0.4"), ("stream", "off")],
+    ],
+)
+def test_lists_in_every_spelling_of_a_client(server: Served, form: list[tuple[str, str]]) -> None:
+    parts = [("file", ("a.wav", MAINTENANCE.read_bytes())), ("response_format", (None, "verbose_json"))]
+    parts += [(name, (None, value)) for name, value in form]
+    found = httpx.post(f"{server.url}/v1/audio/transcriptions", files=parts, timeout=60).json()
+    assert [word["word"] for word in found["words"]] == SAID.split() and found["segments"][0]["temperature"] == 0
+
+
+@pytest.mark.parametrize("head", ["", "; filename*=UTF-8''t%C3%A4lk.wav"])
+def test_a_file_part_without_a_plain_filename_is_a_file(server: Served, head: str) -> None:
+    begin = f'--b\r\nContent-Disposition: form-data; name="file"{head}\r\n\r\n'.encode()
+    body = begin + MAINTENANCE.read_bytes() + b"\r\n--b--\r\n"
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    answer = httpx.post(f"{server.url}/v1/audio/transcriptions", content=body, headers=kind, timeout=60)
+    assert answer.json()["text"] == SAID
+
+
+@pytest.mark.parametrize("word", ["on", "yes", "1"])
+def test_fields_that_are_not_known_are_named_in_the_header_and_the_log(server: Served, word: str) -> None:
+    form = {"bean_size": "5", "stream": word}
+    answer = httpx.post(f"{server.url}/v1/audio/transcriptions", data=form, files={"file": MAINTENANCE.read_bytes()})
+    assert answer.headers["x-specedge-ignored"] == "bean_size" and answer.text.endswith("data: [DONE]\n\n")
+    line = r"specedge: POST /v1/audio/transcriptions demo 2\.9 s of audio \(ignored: bean_size\) in \d+\.\d\d s: 200\n"
+    until_s = time.monotonic() + 5
+    while not any(re.fullmatch(line, one) for one in server.lines) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert any(re.fullmatch(line, one) for one in server.lines), server.lines
+
+
+def test_what_is_not_there_lists_what_is(server: Served) -> None:
+    message = httpx.get(f"{server.url}/v2/nothing").json()["error"]["message"]
+    assert "/v1/audio/transcriptions" in message and "/v1/models" in message
 
 
 def test_endless_audio_ends_at_the_limit(client: openai.OpenAI) -> None:

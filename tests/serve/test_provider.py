@@ -50,3 +50,20 @@ def test_answers_name_the_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     answer = asyncio.run(ask())
     service.threads.shutdown()
     assert answer["encoder_provider"] == answer["figures"]["encoder_provider"] == "openvino 1 (a CPU)"
+
+
+def test_ready_says_whether_a_request_would_be_taken_now(tmp_path: Path) -> None:
+    service = Service(Settings(models=("demo",), parallel=1, queue=0), tmp_path)
+
+    async def asked() -> list[tuple[int, str]]:
+        transport = httpx.ASGITransport(app=make_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://specedge") as client:
+            answers = [await client.get("/ready")]
+            async with service.queue.turn("a"):
+                answers.append(await client.get("/ready"))
+            service.is_ending = True
+            answers.append(await client.get("/ready"))
+        return [(answer.status_code, answer.json()["status"]) for answer in answers]
+
+    assert asyncio.run(asked()) == [(200, "ready"), (503, "full"), (503, "ending")]
+    service.threads.shutdown()

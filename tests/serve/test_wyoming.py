@@ -19,7 +19,7 @@ from wyoming.ping import Ping, Pong
 
 import specedge
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.serve.names import SENTENCES, NameMaps
+from specedge.serve.names import NameMaps
 from support.paths import DEMO
 from support.serving import MAINTENANCE, SAID, served
 
@@ -57,7 +57,8 @@ async def _everything(uri: str) -> None:
         assert event is not None
         (program,) = Info.from_event(event).asr
         assert program.name == "specedge" and program.supports_transcript_streaming
-        assert [model.name for model in program.models] == ["demo"]
+        (model,) = program.models
+        assert model.name == "demo" and model.languages == sorted(Bundle.open(DEMO).manifest.tokens.languages)
         await client.write_event(Ping(text="x").event())
         event = await client.read_event()
         assert event is not None and Pong.from_event(event).text == "x"
@@ -74,7 +75,17 @@ async def _everything(uri: str) -> None:
         await client.write_event(Event("audio-start", {"rate": "x"}))
         event = await client.read_event()
         assert event is not None and event.data["code"] == "invalid_event"
-        assert said(await ask(client)) == SAID
+        assert said(await ask(client, language="auto")) == SAID
+        half = {"rate": 8000, "width": 2, "channels": 1}
+        await client.write_event(AudioStart(rate=16_000, width=2, channels=1).event())
+        await client.write_event(AudioChunk(audio=SAMPLES[::2].tobytes(), **half).event())
+        await client.write_event(AudioStop().event())
+        events = [event async for event in _until_stop(client)]
+        assert said(events) == SAID, events
+        await client.write_event(AudioChunk(audio=SAMPLES.tobytes(), rate=16_000, width=2, channels=1).event())
+        await client.write_event(AudioChunk(audio=SAMPLES[::2].tobytes(), **half).event())
+        event = await client.read_event()
+        assert event is not None and "changed from" in event.data["text"]
 
 
 async def _absurd_length(uri: str) -> None:
@@ -123,4 +134,3 @@ def test_names_become_drafts_and_are_made_once(tmp_path: Path) -> None:
     for i in range(9):
         assert maps.map_of([f"lamp {i}"], bundle) is not None
     assert len(list(tmp_path.iterdir())) == 8 and not path.exists()
-    assert all("{name}" in sentence for sentence in SENTENCES)

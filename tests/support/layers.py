@@ -72,7 +72,7 @@ RULES = (
     Rule(pattern="serve/wyoming.py", libraries=frozenset({"wyoming"})),
     Rule(
         pattern="serve/*",
-        libraries=_NUMPY | {"starlette", "uvicorn", "python_multipart"},
+        libraries=_NUMPY | {"prometheus_client", "python_multipart", "starlette", "uvicorn"},
     ),
     Rule(
         pattern="fleet/*",
