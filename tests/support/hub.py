@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from specedge.models import catalogue
@@ -24,7 +24,24 @@ from specedge.models import catalogue
 COMMIT = hashlib.sha1(b"the only commit").hexdigest()
 
 
-class FakeHub:
+class FakeServer:
+    """Answers requests by a handler on a free port of this machine while entered; the handler's `owner` is this."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), {"owner": self}))
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        self.url = f"http://{self.address}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class FakeHub(FakeServer):
     """Serves `{hub id: folder}` on a free port while entered.
 
     `requests` lists (method, path) in order, `ranges` (file name, first byte) of what was asked for from there on.
@@ -44,24 +61,11 @@ class FakeHub:
         self.stalled, self._ended = threading.Event(), threading.Event()
         self.lies: dict[str, bytes] = {}
         self.status: int | None = None  # answer everything with this status
-        hub = self
+        super().__init__(_Handler)
 
-        class Handler(_Handler):
-            owner = hub
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> FakeHub:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._ended.set()
-        self._server.shutdown()
-        self._server.server_close()
+        super().__exit__(*exc)
 
     def stall(self) -> None:
         """What a connection does that stops."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import threading
 import zipfile
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
+
+from support.hub import FakeServer
 
 
 def wheel_bytes(members: Mapping[str, bytes]) -> bytes:
@@ -21,7 +21,7 @@ def wheel_bytes(members: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-class FakeIndex:
+class FakeIndex(FakeServer):
     """Serves `{wheel file name: its bytes}` on a free port while entered.
 
     is_json: it answers as PEP 691 says. `cuts`: wheels whose connection breaks behind so many bytes, once. `lies`:
@@ -35,24 +35,8 @@ class FakeIndex:
         self.lies: dict[str, bytes] = {}
         self.ranges: list[tuple[str, int]] = []
         self.credentials: str | None = None
-        index = self
-
-        class Handler(_Handler):
-            owner = index
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-        self.url = f"http://{self.address}/simple"
-
-    def __enter__(self) -> FakeIndex:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(_Handler)
+        self.url += "/simple"
 
     def page(self, project: str) -> tuple[str, bytes] | None:
         """Content type and content of a project's page, None for a project that is not there."""

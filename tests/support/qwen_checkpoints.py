@@ -1,10 +1,10 @@
-"""A random Qwen3-ASR: config, weights and tokenizer files, tiny and in either spelling, or of a published shape."""
+"""A random Qwen3-ASR: config, weights and tokenizer files, tiny and in either spelling."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,7 @@ N_TEXT = 400
 ADDED = "<|endoftext|> <|im_start|> <|im_end|> <|audio_start|> <|audio_end|> <|audio_pad|> <asr_text>".split()
 
 
-def ids_of(n_text: int) -> dict[str, int]:
-    """The ids of the added tokens behind `n_text` text tokens."""
-    return {token: n_text + i for i, token in enumerate(ADDED)}
-
-
-IDS = ids_of(N_TEXT)
+IDS = {token: N_TEXT + i for i, token in enumerate(ADDED)}
 ENDS = [IDS["<|endoftext|>"], IDS["<|im_end|>"]]
 N_VOCAB = N_TEXT + 20
 TEMPLATE = "<|im_start|>system\n{{ text }}<|im_end|>\n<|im_start|>user\n<|audio_start|><|audio_pad|><|audio_end|>"
@@ -61,22 +56,6 @@ TEXT: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": True,
 }
-_WIDE = {"num_mel_bins": 128, "downsample_hidden_size": 480}
-_DEEP = {"vocab_size": 151_936, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
-         "head_dim": 128}  # fmt: skip
-# Of the published models: what differs from the tiny one's, in audio_config and in text_config.
-SHAPES: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
-    "0.6B": (
-        {**_WIDE, "d_model": 896, "encoder_attention_heads": 14, "encoder_ffn_dim": 3584, "encoder_layers": 18,
-         "output_dim": 1024},
-        {**_DEEP, "hidden_size": 1024, "intermediate_size": 3072},
-    ),
-    "1.7B": (
-        {**_WIDE, "d_model": 1024, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096, "encoder_layers": 24,
-         "output_dim": 2048},
-        {**_DEEP, "hidden_size": 2048, "intermediate_size": 6144},
-    ),
-}  # fmt: skip
 
 
 def qwen_config(*, published: bool = True) -> dict[str, Any]:
@@ -112,14 +91,12 @@ def qwen_weights(config: dict[str, Any], seed: int = 0) -> Iterator[tuple[str, n
         yield names[canonical] + name.removeprefix(canonical), value.astype(np.float32)
 
 
-def write_tokenizer(folder: Path, *, whole: bool = False, ranks: Sequence[bytes] = ()) -> None:
-    """vocab.json, merges.txt and tokenizer_config.json, or with `whole` tokenizer.json; ranks: () for the tiny ones."""
-    ranks = tuple(ranks or toy_ranks(N_TEXT))
+def write_tokenizer(folder: Path, *, whole: bool = False) -> None:
+    """vocab.json, merges.txt and tokenizer_config.json, or with `whole` tokenizer.json."""
+    ranks = tuple(toy_ranks(N_TEXT))
     vocab = {spell(token): id_ for id_, token in enumerate(ranks)}
     merges = [" ".join(pair) for pair in merges_of(ranks)]
-    added = [
-        {"content": token, "id": id_, "special": token.startswith("<|")} for token, id_ in ids_of(len(ranks)).items()
-    ]
+    added = [{"content": token, "id": id_, "special": token.startswith("<|")} for token, id_ in IDS.items()]
     if whole:
         split = {"type": "Split", "pattern": {"Regex": PATTERNS[QWEN]}, "behavior": "Isolated"}
         before = {"type": "Sequence", "pretokenizers": [split, {"type": "ByteLevel", "use_regex": False}]}
