@@ -206,7 +206,7 @@ _edits = st.tuples(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(edits=st.lists(_edits, min_size=1, max_size=3), n_text=st.sampled_from([N_TEXT, 3, 65534]))
 def test_well_sealed_lies_only_ever_give_map_errors(
     sound: bytes, tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[str, int, int, int, str]], n_text: int

@@ -12,7 +12,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ import pytest
 from specedge.errors import ResourceError, UsageError
 from specedge.maps import build as build_module
 from specedge.maps.build import BuildOptions, BuildReport, build
-from specedge.maps.tmap_format import END, END_ID, MAX_N_TEXT, MAX_TOKENS
+from specedge.maps.tmap_format import END, END_ID, MAX_TOKENS
 from specedge.maps.token_map import TokenMap
 from support.token_maps import FINGERPRINT, N_TEXT, make_map
 
@@ -180,25 +179,6 @@ def _worth(key: Ids, best: Continued, sentences: list[list[int]]) -> float:
     return n * sum(math.prod(best.shares[: at + 1]) for at in range(len(best.shares)))
 
 
-@pytest.mark.parametrize("largest", [1 << 20, 47])
-def test_a_token_that_is_certain_saves_one_and_what_is_behind_the_last_nothing(
-    largest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Behind 1 and behind 2 two tokens come 400 times, the end of the sentence among them, behind 3 its end alone, and
-    behind 5 its end 799 times, so that 800 for 1 and for 2 are more than 799 for 5. So they are where every 17th of the
-    799 is counted 17 times, and every 9th of the 400 nine times: twice 405 are more than 799."""
-    monkeypatch.setattr(build_module, "_LARGEST_BATCH", largest)
-    monkeypatch.setattr(build_module, "_BATCH", 1)  # one id in a batch
-    sentences, whole = [[1, 2, 3]] * 400 + [[4, 5]] * 799, BuildOptions(n_orders=1, max_length=2)
-    size = make_map(tmp_path / "x.tmap", sentences, whole).stat().st_size
-    kept: set[Ids] = {(5,)}
-    while (5,) in kept:
-        size -= 1
-        with TokenMap.open(make_map(tmp_path / "x.tmap", sentences, replace(whole, budget_bytes=size))) as opened:
-            kept = {*said(opened, END)}
-    assert (3,) not in kept and {(1,), (2,)} & kept and {(END,), (4,)} <= kept
-
-
 @pytest.mark.parametrize(
     ("name", "right", "wrong", "expected"),
     [
@@ -220,16 +200,6 @@ def test_options_are_told_what_they_may_be(
             BuildOptions(**{name: value})  # type: ignore[arg-type]
 
 
-def test_a_vocabulary_has_one_text_token_at_least_and_a_million_at_most(tmp_path: Path) -> None:
-    for n_text in (1, MAX_N_TEXT):
-        build([[0, 0]] * 2, tmp_path / f"{n_text}", n_text=n_text, fingerprint=FINGERPRINT)
-        with TokenMap.open(tmp_path / f"{n_text}") as opened:
-            assert opened.lookup([], 1)[0].tokens == (0, 0)
-    for n_text in (0, MAX_N_TEXT + 1):
-        with pytest.raises(UsageError, match=f"a vocabulary of {n_text} text tokens, expected 1 to 1048576"):
-            build([[0]], tmp_path / "x", n_text=n_text, fingerprint=FINGERPRINT)
-
-
 def test_more_places_than_a_map_can_count_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six tokens and two ends of sentences are 81 places, with the 5 ends before them and the 68 behind."""
     sentences = [[1, 2, 3], [4, 5, 6]]
@@ -245,14 +215,3 @@ def test_an_id_outside_the_vocabulary_is_named_with_what_was_expected(tmp_path: 
     for sentence, wrong in (([3, -1, N_TEXT], -1), ([0, N_TEXT], N_TEXT)):
         with pytest.raises(UsageError, match=f"token id {wrong} is no text token .*: expected 0 to {N_TEXT - 1}"):
             make_map(tmp_path / "x.tmap", [[0, N_TEXT - 1], sentence])
-
-
-def test_progress_is_told_in_occurrences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the five tokens is the last id of a key once, and so is the start of each of the two sentences."""
-    monkeypatch.setattr(build_module, "_BATCH", 3)
-    steps: list[tuple[str, int, int]] = []
-    build([[1, 2, 3], [4, 2]], tmp_path / "x.tmap", n_text=N_TEXT, fingerprint=FINGERPRINT,
-          on_progress=lambda *step: steps.append(step))  # fmt: skip
-    assert len(steps) > 1 and {step[0] for step in steps} == {"counting"} and {step[2] for step in steps} == {7}
-    done = [step[1] for step in steps]
-    assert done == sorted(set(done)) and done[-1] == 7

@@ -17,7 +17,7 @@ from support.token_maps import make_map
 SENTENCES = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=8), min_size=1, max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SENTENCES, st.integers(2, 4))
 def test_all_that_followed_is_there(
     tmp_path_factory: pytest.TempPathFactory, sentences: list[list[int]], n: int

@@ -105,37 +105,6 @@ def test_a_builder_killed_at_any_moment_leaves_the_old_map_or_the_new(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
-_HOLDER = """
-import sys, time
-from specedge.files import publishing, scratch_folder
-with scratch_folder(sys.argv[1]) as folder, publishing(sys.argv[1]) as file:
-    sys.stdout.write("ready\\n"); sys.stdout.flush()
-    time.sleep(60)
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no kill -9 on this system")
-def test_what_a_killed_writer_left_goes_with_the_next_one_and_what_is_at_work_stays(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    dead, alive = (_start("-c", _HOLDER, str(path)) for _ in range(2))
-    try:
-        assert len(list(tmp_path.iterdir())) == 4
-        dead.kill()
-        dead.communicate()
-        for left in tmp_path.iterdir():
-            os.utime(left, (0, 0))
-        with publishing(path) as file:
-            file.write(b"new")
-        assert len(list(tmp_path.iterdir())) == 3, "the new file, and two of the writer at work"
-        assert path.read_bytes() == b"new"
-    finally:
-        alive.kill()
-        alive.communicate()
-    with publishing(path) as file:
-        file.write(b"newer")
-    assert list(tmp_path.iterdir()) == [path]
-
-
 _READER = """
 import sys
 from specedge.maps.token_map import TokenMap

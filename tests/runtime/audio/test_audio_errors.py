@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
-import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -78,18 +76,6 @@ def test_a_path_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(AudioError, match=words) as caught:
         open_audio(name)
     assert "\n" not in str(caught.value) and caught.value.exit_code == 3
-
-
-@posix_only
-def test_permission_denied(tmp_path: Path) -> None:
-    path = tmp_path / "x.wav"
-    path.write_bytes(wav_bytes(NOISE))
-    path.chmod(0)
-    if os.access(path, os.R_OK):
-        pytest.skip("this user may read everything")
-    with pytest.raises(AudioError, match="permission denied"):
-        open_audio(path)
-    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
 
 def test_permission_denied_as_the_system_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,18 +227,6 @@ def test_times_are_faster_whispers(spans: list[Span], times: list[float]) -> Non
             assert ours.original_time(time_s, is_end=is_end) == theirs.get_original_time(time_s, is_end=is_end)
 
 
-@given(spans=span_lists)
-def test_every_sample_of_speech_comes_back_to_its_place(spans: list[Span]) -> None:
-    times, n_before = map_of(spans), 0
-    for start, end in spans:
-        middle = (end - start) // 2
-        if middle:  # the first sample itself may be rounded to before its span, in faster-whisper too
-            got_s = times.original_time((n_before + middle) / 16_000)
-            assert got_s == pytest.approx((start + middle) / 16_000, abs=0.006)
-        n_before += end - start
-        assert times.original_time(n_before / 16_000, is_end=True) == pytest.approx(end / 16_000, abs=0.006)
-
-
 def test_segments_and_words_as_faster_whisper_restores_them() -> None:
     theirs = pytest.importorskip("faster_whisper.transcribe", reason="faster-whisper is not installed")
     spans = [(16_000, 48_000), (80_000, 96_000), (160_000, 200_000)]

@@ -54,14 +54,6 @@ def test_no_speech_in_steady_noise(color: str, rms: float, duration_s: float) ->
     assert probabilities(samples).max() < 0.5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("color", ["white", "pink", "brown"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_no_frame_in_ten_minutes_of_steady_noise_reaches_the_threshold(color: str, seed: int) -> None:
-    samples = noise(600 * 16_000, rms=0.01, color=color, seed=seed)
-    assert probabilities(samples).max() < VadOptions().silence_threshold
-
-
 def test_no_speech_in_a_hum() -> None:
     at_s = np.arange(20 * 16_000) / 16_000
     hum = sum(np.sin(2 * np.pi * hz * at_s) / k for k, hz in enumerate([50, 100, 150, 250, 1000, 3000], 1))

@@ -261,7 +261,7 @@ def _never_anything_but_audio_error(data: bytes) -> None:
             assert samples.nbytes <= 8 * len(data)
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(
     edits=st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=8),
     end=st.integers(0, len(GOOD)),
@@ -282,7 +282,7 @@ CHUNKS = st.builds(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(
     magic=st.sampled_from([b"RIFF", b"RIFX", b"RF64"]), chunks=st.lists(CHUNKS, max_size=6), size=st.none() | st.just(0)
 )
@@ -290,12 +290,6 @@ def test_chunks_in_any_order_give_samples_or_an_audio_error(
     magic: bytes, chunks: list[bytes], size: int | None
 ) -> None:
     _never_anything_but_audio_error(riff(*chunks, magic=magic, size=size))
-
-
-def test_every_single_byte_change_of_the_header() -> None:
-    for at in range(len(GOOD) - len(SAMPLES) * 4):
-        for value in (0x00, 0x7F, 0xFF, GOOD[at] ^ 1):
-            _never_anything_but_audio_error(GOOD[:at] + bytes([value]) + GOOD[at + 1 :])
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,9 @@ def drafter_of(kind: str, with_ctc: Bundle) -> Drafter:
 
 
 PAIRS = [
-    pytest.param(kind, way, marks=[] if kind in ("none", "ctc") or way == "timestamps" else [pytest.mark.slow])
+    pytest.param(
+        kind, way, marks=[] if (kind == "none" or way == "timestamps") and kind != "auto" else [pytest.mark.slow]
+    )
     for kind in ("none", "ngram", "ctc", "draft", "auto", *HEAD_KINDS)
     for way in WAYS
 ]

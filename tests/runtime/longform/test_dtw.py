@@ -37,6 +37,7 @@ def test_the_path_is_openai_whispers(peer: Any, size: tuple[int, int], seed: int
     assert rows.tolist() == expected[0].tolist() and columns.tolist() == expected[1].tolist()
 
 
+@pytest.mark.slow
 def test_the_path_of_a_whole_window_is_openai_whispers(peer: Any) -> None:
     """Large enough that float32 sums round, which decides between near ties."""
     cost = matrix(224, 1500, 0, 0) * 1e3

@@ -250,17 +250,3 @@ def test_the_confirmed_text_is_the_files_text(
     updates = list(LiveTranscriber(*demo, ENGLISH, step_s=step_s).updates(np.array_split(samples, 50)))
     assert "".join(update.confirmed for update in updates) == expected and expected
     assert updates[-1].tentative == ""
-
-
-@pytest.mark.slow
-def test_sentences_one_after_another_are_written_once_each(demo: tuple[Engine, Bundle]) -> None:
-    """Most of a minute of speech, which no window of the model holds, with pauses long and short."""
-    parts, expected = [], ""
-    for i in range(12):
-        path = SAMPLES[i % 2]
-        parts += [speech(path), silence((0.6, 1.6, 3.0)[i % 3])]
-        expected += (" Call the maintenance crew to generator two.", " Ask Maria about the letter and the wheel.")[
-            i % 2
-        ]
-    got = "".join(update.confirmed for update in LiveTranscriber(*demo, ENGLISH).updates([np.concatenate(parts)]))
-    assert got == expected

@@ -220,13 +220,6 @@ def test_a_checkpoint_that_allows_late_starts_itself_has_its_own_limit(
     assert (first.start, first.end) == (start_s, 3.0)
 
 
-def test_a_segment_without_duration_is_left_out() -> None:
-    # Only without the timestamp rules can a model say this.
-    tokens = [at(1), *PUMP, at(1), at(1), *ZERO, at(2), at(2)]
-    segments, _, _ = run([Script(tokens=tokens)], 2.0, n_prompt=4, without_timestamps=True)
-    assert spans(segments) == [(1.0, 2.0, " zero one")]
-
-
 def test_compression_ratio() -> None:
     assert compression_ratio("") == 0.0
     assert compression_ratio("na " * 100) > 10 > compression_ratio("The pump is on.")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import wave
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ from numpy.typing import NDArray
 
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.runtime.audio.mel import log_mel
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.windows import Piece
@@ -23,15 +19,12 @@ from specedge.runtime.longform.words import time_words
 from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from support import exported
 from support.checkpoints import make_checkpoint
-from support.demo import checkpoint as demo_checkpoint
 from support.openai_model import model_of, tokenizer_of
-from support.tree import ROOT
 
 pytest.importorskip("whisper", reason="openai-whisper is not installed")
 
 LARGEST_TIME_DIFFERENCE_S = 0.02 + 1e-6
 LARGEST_PROBABILITY_DIFFERENCE = 1e-3
-SAMPLES = ROOT / "models" / "bundled" / "samples"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +116,10 @@ def random_case(engine: Engine, seed: int) -> Case:
     )
 
 
-@pytest.mark.parametrize("variant", ["plain", "v3", "en", "deep text", "odd lengths"])
+_SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("v3", "en", "deep text")]
+
+
+@pytest.mark.parametrize("variant", ["plain", *_SLOW, "odd lengths"])
 def test_random_texts_over_random_models(variant: str) -> None:
     engine = exported.engine("fp32", variant)
     model = model_of(exported.checkpoint(variant))
@@ -145,69 +141,6 @@ def test_eight_bits_find_most_words_near_their_place() -> None:
 
 
 # ------------------------------------------------------------------------------------------ models of true size
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Any]]:
-    folder = tmp_path_factory.mktemp("demo") / "fp32"
-    with open_checkpoint(demo_checkpoint()) as source:
-        made = write_bundle(source, folder, precision="fp32", name="demo", version="0.1.0")
-    yield Engine(made, threads=1, cache=False), model_of(demo_checkpoint())
-    shutil.rmtree(folder)
-
-
-def speech(engine: Engine) -> Iterator[tuple[NDArray[np.float32], int]]:
-    """Windows of the samples: each alone, both in one, and cut off."""
-    parts = [read_wav(path) for path in sorted(SAMPLES.glob("*.wav"))]
-    pause = np.zeros(24_000, np.float32)
-    for samples in (*parts, np.concatenate([parts[0], pause, parts[1]]), np.concatenate([pause, parts[1][:30_000]])):
-        yield log_mel(samples, engine.dims.n_mels, engine.bundle.manifest.n_frames), len(samples) // 160
-
-
-def read_wav(path: Path) -> NDArray[np.float32]:
-    with wave.open(str(path)) as file:
-        return np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
-
-
-def greedy(engine: Engine, mel: NDArray[np.float32]) -> list[int]:
-    special = engine.bundle.manifest.tokens
-    state = engine.start(engine.encode(mel))
-    tokens: list[int] = []
-    pending = special.prompt("en")
-    while len(tokens) < 60:
-        logits = engine.forward(state, pending, [len(pending) - 1])[0]
-        engine.commit(state, len(pending))
-        pending = [int(logits.argmax())]
-        if pending[0] == special.eot:
-            break
-        tokens += pending
-    engine.release(state)
-    return tokens
-
-
-@pytest.mark.slow
-def test_speech_over_the_demo_model(demo: tuple[Engine, Any]) -> None:
-    engine, model = demo
-    special = engine.bundle.manifest.tokens
-    n_words = 0
-    for mel, n_content_frames in speech(engine):
-        tokens = greedy(engine, mel)
-        stamps = [special.timestamp_s(token) for token in tokens if special.is_timestamp(token)]
-        piece = Piece(start_s=20 + min(stamps), end_s=20 + max(stamps), tokens=tuple(tokens))
-        for last_speech_s in (0.0, 20.0):
-            case = Case(mel=mel, n_content_frames=n_content_frames, pieces=(piece,), language="en",
-                        last_speech_s=last_speech_s, offset_frames=2000)  # fmt: skip
-            check(engine, model, case)
-            n_words += len(measured_of(engine, case)[0].words)
-    assert n_words >= 40
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
-def test_random_texts_over_the_demo_model(seed: int, demo: tuple[Engine, Any]) -> None:
-    """Any of its hundred languages; the text has nothing to do with the audio."""
-    engine, model = demo
-    check(engine, model, random_case(engine, seed))
-
-
 @pytest.mark.slow
 def test_random_texts_over_a_model_of_published_shape(tmp_path: Path) -> None:
     """Windows of 30 s, six heads of 64, the whole multilingual vocabulary."""

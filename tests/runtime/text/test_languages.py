@@ -16,14 +16,6 @@ def test_the_table_is_whispers() -> None:
     assert set(LANGUAGE_ALIASES.values()) <= set(codes)
 
 
-def test_the_table_is_that_of_transformers() -> None:
-    whisper = pytest.importorskip(
-        "transformers.models.whisper.tokenization_whisper", reason="transformers is the oracle of this test"
-    )
-    assert list(whisper.LANGUAGES.items()) == list(LANGUAGE_NAMES.items())
-    assert {name: find_language(name) for name in whisper.TO_LANGUAGE_CODE} == whisper.TO_LANGUAGE_CODE
-
-
 @pytest.mark.parametrize(
     ("text", "code"),
     [

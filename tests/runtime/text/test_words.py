@@ -45,7 +45,7 @@ def as_pairs(words: list[WordTokens]) -> list[tuple[str, list[int]]]:
 IDS = st.lists(st.one_of(st.integers(0, 255), st.integers(0, N_TEXT - 1)), max_size=30)
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(ids=IDS, language=st.sampled_from(LANGUAGES))
 def test_words_are_openai_whispers(tokenizer: Tokenizer, peers: dict[str, Any], ids: list[int], language: str) -> None:
     text = [*ids, tokenizer.special.eot]
