@@ -53,7 +53,7 @@ from specedge.runtime.bundle.manifest import (
     WHISPER,
     check_fit,
 )
-from specedge.runtime.bundle.strict_json import parse_object
+from specedge.runtime.bundle.typed_json import parse_object
 from specedge.runtime.engine.shortlist import shortlist_spans
 from specedge.runtime.options import BLOCK_KIND
 from specedge.runtime.text.special import TokenLayout

@@ -41,7 +41,7 @@ from .manifest import (
     Source,
     TensorSpec,
 )
-from .strict_json import REMEDY, shown
+from .typed_json import REMEDY, shown
 
 __all__ = [
     "Bundle",
@@ -196,7 +196,13 @@ def _read_manifest(root: Path, given: Path) -> tuple[Manifest, str]:
             data = file.read(MAX_MANIFEST_BYTES + 1)  # one more than allowed: from_bytes refuses it
     except OSError as error:
         raise _unreadable(given / MANIFEST_NAME, error) from None
-    return Manifest.from_bytes(data, where), hashlib.sha256(data).hexdigest()
+    return _parsed(data, where), hashlib.sha256(data).hexdigest()
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(data: bytes, where: str) -> Manifest:
+    """Parsed once though a model is looked up by its manifest before it is opened."""
+    return Manifest.from_bytes(data, where)
 
 
 def _walk(root: Path, given: Path) -> Iterator[str]:

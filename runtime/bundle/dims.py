@@ -1,40 +1,40 @@
 """The dimensions of a model: Whisper's, and those of a speech LLM, a decoder without cross-attention that reads audio.
 
-They are read from a manifest strictly: every one is there, whole and in range.
+A manifest has every one of them, whole and in range.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass
+from typing import Annotated
 
-from .strict_json import Field
-
-__all__ = ["ChunkDims", "Dims", "SpeechDims", "read_speech_dims"]
+__all__ = ["ChunkDims", "Dims", "SpeechDims"]
 
 FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the frames
 _FRAMES_PER_CHUNK_POSITION = 8  # of an encoder that works on chunks: three convolutions halve them
-# By the last part of a dimension's name.
-_LIMITS = {
-    "mels": 512, "ctx": 1 << 16, "state": 1 << 15, "head": 1024, "layer": 256, "vocab": 1 << 20,
-    "size": 1024, "rows": 1 << 16, "frames": 1 << 17,
-}  # fmt: skip
+_Mels = Annotated[int, 1, 512]
+_Ctx = Annotated[int, 1, 1 << 16]
+_State = Annotated[int, 1, 1 << 15]
+_Head = Annotated[int, 1, 1024]
+_Layer = Annotated[int, 1, 256]
+_Vocab = Annotated[int, 1, 1 << 20]
+_Frames = Annotated[int, 1, 1 << 17]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dims:
     """Whisper's dimensions under openai-whisper's names (model.py, ModelDimensions), all counts."""
 
-    n_mels: int
-    n_audio_ctx: int
-    n_audio_state: int
-    n_audio_head: int
-    n_audio_layer: int
-    n_text_ctx: int
-    n_text_state: int
-    n_text_head: int
-    n_text_layer: int
-    n_vocab: int
+    n_mels: _Mels
+    n_audio_ctx: _Ctx
+    n_audio_state: _State
+    n_audio_head: _Head
+    n_audio_layer: _Layer
+    n_text_ctx: _Ctx
+    n_text_state: _State
+    n_text_head: _Head
+    n_text_layer: _Layer
+    n_vocab: _Vocab
 
     @property
     def n_frames(self) -> int:
@@ -55,20 +55,13 @@ class Dims:
         """Of the decoder."""
         return self.n_text_state // self.n_text_head
 
-    @classmethod
-    def read(cls, field: Field) -> Self:
-        """Parse and range-check. Raises BundleError."""
-        read = field.members(*(dim.name for dim in fields(cls)))
-        dims = cls(**{name: item.integer(1, _LIMITS[name.rsplit("_", 1)[1]]) for name, item in read.items()})
-        dims._check(read)
-        return dims
-
-    def _check(self, read: dict[str, Field]) -> None:
-        """Raises BundleError where a width is no multiple of its heads."""
+    def problem(self) -> tuple[str, str] | None:
+        """A dimension that does not fit the others, and what was expected; None if all do."""
         for side in ("audio", "text"):
             state, head = getattr(self, f"n_{side}_state"), getattr(self, f"n_{side}_head")
             if state % head:
-                raise read[f"n_{side}_state"].error(f"a multiple of n_{side}_head, {head}")
+                return f"n_{side}_state", f"a multiple of n_{side}_head, {head}"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +72,9 @@ class SpeechDims(Dims):
     LLM that a whole window becomes, each from as many positions of the encoder.
     """
 
-    n_text_kv_head: int
-    head_size: int
-    n_audio_rows: int
+    n_text_kv_head: _Head
+    head_size: _Head
+    n_audio_rows: _Ctx
 
     @property
     def n_kv_head(self) -> int:
@@ -103,18 +96,18 @@ class SpeechDims(Dims):
         """Mel frames of which the encoder needs a whole number."""
         return self.n_frames // self.n_audio_rows
 
-    def _check(self, read: dict[str, Field]) -> None:
-        for name, size, of in (
-            ("n_audio_state", self.n_audio_state, "n_audio_head"),
-            ("n_text_head", self.n_text_head, "n_text_kv_head"),
-            ("n_audio_ctx", self.n_audio_ctx, "n_audio_rows"),
-        ):
-            if size % getattr(self, of):
-                raise read[name].error(f"a multiple of {of}, {getattr(self, of)}")
+    def problem(self) -> tuple[str, str] | None:
+        """See `Dims.problem`."""
+        for name, of in (("n_audio_state", "n_audio_head"), ("n_text_head", "n_text_kv_head")):
+            if getattr(self, name) % getattr(self, of):
+                return name, f"a multiple of {of}, {getattr(self, of)}"
+        if self.n_audio_ctx % self.n_audio_rows:
+            return "n_audio_ctx", f"a multiple of n_audio_rows, {self.n_audio_rows}"
         if self.head_size % 2:
-            raise read["head_size"].error("an even number")
+            return "head_size", "an even number"
         if self.n_audio_rows >= self.n_text_ctx:
-            raise read["n_text_ctx"].error(f"more than n_audio_rows, {self.n_audio_rows}")
+            return "n_text_ctx", f"more than n_audio_rows, {self.n_audio_rows}"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +118,8 @@ class ChunkDims(SpeechDims):
     a whole number of chunks.
     """
 
-    n_chunk_frames: int
-    n_window_frames: int
+    n_chunk_frames: _Frames
+    n_window_frames: _Frames
 
     @property
     def n_chunk_positions(self) -> int:
@@ -148,15 +141,10 @@ class ChunkDims(SpeechDims):
         """See `SpeechDims.frames_per_row`: the graph fills the last chunk."""
         return 1
 
-    def _check(self, read: dict[str, Field]) -> None:
-        super()._check(read)
+    def problem(self) -> tuple[str, str] | None:
+        """See `Dims.problem`."""
         if self.n_audio_ctx != self.n_audio_rows or self.n_audio_ctx % self.n_chunk_positions:
-            raise read["n_audio_ctx"].error(f"n_audio_rows, and a multiple of {self.n_chunk_positions} positions")
+            return "n_audio_ctx", f"n_audio_rows, and a multiple of {self.n_chunk_positions} positions"
         if self.n_window_frames % self.n_chunk_frames:
-            raise read["n_window_frames"].error(f"a multiple of n_chunk_frames, {self.n_chunk_frames}")
-
-
-def read_speech_dims(field: Field) -> SpeechDims:
-    """Parse and range-check those of a speech LLM of either kind. Raises BundleError."""
-    has_chunks = isinstance(field.value, dict) and "n_chunk_frames" in field.value
-    return (ChunkDims if has_chunks else SpeechDims).read(field)
+            return "n_window_frames", f"a multiple of n_chunk_frames, {self.n_chunk_frames}"
+        return super().problem()

@@ -1,10 +1,7 @@
-"""The manifest of a bundle, `specedge.json`, format versions 1 and 3 to 5: what it may say, and the strict parser.
+"""The manifest of a bundle, `specedge.json`, format version 6: what it may say, and the strict parser.
 
 Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
-only the graphs that came later may be missing. Version 3 is version 1 with `short_windows`; version 4 has
-`least_positions`, too; version 5 has `kind`, which says that the model is a speech LLM. The lowest that will do is
-written. Version 2 was for compact vocabularies and is refused; its
-key `token_rows` is null since version 3. An unknown format or a newer version is refused before anything else is
+only graphs that not every bundle has may be missing. Another format or version is refused before anything else is
 looked at. Array types are NumPy's names ("float32"); an axis of a graph is a size or the name of a free dimension.
 
 The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
@@ -15,19 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any, Self
 
 from specedge.errors import BundleError, SpecedgeError, UsageError
 
 from ..options import HEAD_GRAPHS
 from ..text.special import SpecialTokens, TokenLayout
 from ..text.speech_tokens import SpeechTokens
+from .dims import ChunkDims, SpeechDims
 from .dims import Dims as Dims
-from .dims import SpeechDims, read_speech_dims
-from .strict_json import REMEDY, Field, check_values, parse_object, plain, shown
+from .typed_json import REMEDY, check_keys, check_values, members, parse_object, read, read_object, refusal, shown
 
 MAX_NAME = 240
 MAX_PARTS = 8
@@ -48,9 +46,7 @@ def name_problem(name: str) -> str | None:
 
 
 FORMAT = "specedge-bundle"
-VERSIONS = (1, 3, 4, 5)
-_SINCE = {"short_windows": 3, "least_positions": 4, "kind": 5}  # the version that brought the key
-_ROWS, _ROWS_SINCE, _ROWS_VERSION = "token_rows", 3, 2  # the key, null since version 3, and the version it came with
+VERSION = 6
 MANIFEST_NAME = "specedge.json"
 TOKENIZER_NAME = "tokenizer.bin"
 DRAFT_FOLDER = "draft"  # where in a bundle its own draft lies, a bundle too
@@ -63,16 +59,16 @@ SPEECH_GRAPHS = ("encoder", PROJECTOR_GRAPH, DECODER_GRAPH)
 WHISPER, SPEECH = "whisper", "speech"  # kinds of models
 ALIGN_GRAPH = "align"  # for word times
 MANY_GRAPH = "many"  # several texts or paths in a pass; without it only the best path of a draft is verified
-OLD_GRAPHS = ("tree",)  # of bundles written before MANY_GRAPH, unused
 CTC_GRAPH = "ctc"  # the trained head of the drafter ctc
 PLAIN_ENCODER_GRAPH = "encoder_plain"  # for execution providers other than the CPU's (export/plain_encoder.py)
 # Of the decoder, for drafts (export/derived_graphs.py): one that learns, one of common tokens, and rows of vocabularies
 LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH = "learn", "shortlist", "vectors"
 DERIVED_GRAPHS = (MANY_GRAPH, ALIGN_GRAPH)  # of the decoder, by every export; bundles written before these lack them
 _NAMED_GRAPHS = (CTC_GRAPH, PLAIN_ENCODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH)
-OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, *OLD_GRAPHS, *_NAMED_GRAPHS, *HEAD_GRAPHS)
+OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, *_NAMED_GRAPHS, *HEAD_GRAPHS)
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
+_SHA256, _A_SHA256 = re.compile(r"[0-9a-f]{64}"), "64 lower-case hexadecimal digits (sha256)"
 # The one mel recipe of every published Whisper, and the only one runtime/audio/mel.py computes; n_mels is free.
 SAMPLE_RATE_HZ = 16_000
 N_FFT = 400
@@ -80,6 +76,8 @@ HOP_SAMPLES = 160
 MAX_FILES = 4096
 MAX_FILE_BYTES = 1 << 40
 MAX_SIGNATURE = 4096
+MAX_AXES = 16
+_FREE = ("quantisation", "selfcheck")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +89,23 @@ class TensorSpec:
     shape: tuple[int | str, ...]
 
     @classmethod
-    def read(cls, field: Field) -> Self:
-        read = field.members("name", "dtype", "shape")
-        axes = [a.text(80) if isinstance(a.value, str) else a.integer(0, 2**31 - 1) for a in read["shape"].items(16)]
-        return cls(name=read["name"].text(), dtype=read["dtype"].choice(DTYPES), shape=tuple(axes))
+    def read_json(cls, value: Any, where: str, key: str) -> Self:
+        """See `typed_json.read`; a signature has hundreds, so sound ones take few calls."""
+        if type(value) is dict and value.keys() == {"name", "dtype", "shape"}:
+            name, dtype, shape = value["name"], value["dtype"], value["shape"]
+            if type(name) is str and name.isprintable() and name and isinstance(dtype, str) and type(shape) is list:
+                made = cls(name=name, dtype=dtype, shape=tuple(shape))
+                if set(map(type, shape)) <= {int, str} and made.problem() is None:
+                    return made
+        return read_object(cls, value, where, key)
+
+    def problem(self) -> tuple[str, str] | None:
+        """A field that cannot be, and what was expected; None if all can."""
+        if self.dtype not in DTYPES:
+            return "dtype", "one of " + ", ".join(DTYPES)
+        if len(self.shape) > MAX_AXES or any([axis == "" or type(axis) is int and axis < 0 for axis in self.shape]):
+            return "shape", f"at most {MAX_AXES} axes, sizes or names"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,21 +117,16 @@ class GraphSpec:
     outputs: tuple[TensorSpec, ...]
 
     def to_json(self) -> dict[str, Any]:
+        """As JSON values; `dataclasses.asdict` would take a hundred times as many calls."""
         sides = {"inputs": self.inputs, "outputs": self.outputs}
-        return {"file": self.file} | {
-            side: [vars(spec) | {"shape": list(spec.shape)} for spec in specs] for side, specs in sides.items()
-        }
+        return {"file": self.file} | {side: [vars(spec) for spec in specs] for side, specs in sides.items()}
 
-    @classmethod
-    def read(cls, field: Field) -> Self:
-        read = field.members("file", "inputs", "outputs")
-        sides: dict[str, tuple[TensorSpec, ...]] = {}
-        for side in ("inputs", "outputs"):
-            specs = tuple(TensorSpec.read(item) for item in read[side].items(MAX_SIGNATURE))
-            if not specs or len({spec.name for spec in specs}) != len(specs):
-                raise read[side].error("one or more tensors with different names")
-            sides[side] = specs
-        return cls(file=read["file"].text(240), **sides)
+    def problem(self) -> tuple[str, str] | None:
+        """See `TensorSpec.problem`."""
+        for side, specs in (("inputs", self.inputs), ("outputs", self.outputs)):
+            if not 1 <= len({spec.name for spec in specs}) == len(specs) <= MAX_SIGNATURE:
+                return side, "one or more tensors with different names"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,19 +137,25 @@ class Source:
     id: str
     revision: str | None = None
 
-    @classmethod
-    def read(cls, field: Field) -> Self:
-        read = field.members("kind", "id", "revision")
-        revision = None if read["revision"].value is None else read["revision"].text()
-        return cls(kind=read["kind"].text(40), id=read["id"].text(1000), revision=revision)
-
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
     """What a file must be: size in bytes and lower-case hexadecimal sha256."""
 
-    size: int
+    size: Annotated[int, 0, MAX_FILE_BYTES]
     sha256: str
+
+    def problem(self) -> tuple[str, str] | None:
+        """See `TensorSpec.problem`."""
+        return None if _SHA256.fullmatch(self.sha256) else ("sha256", _A_SHA256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mel:
+    n_mels: int
+    sample_rate_hz: int = SAMPLE_RATE_HZ
+    n_fft: int = N_FFT
+    hop_samples: int = HOP_SAMPLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,13 +201,6 @@ class Manifest:
         return self.tokens
 
     @property
-    def version(self) -> int:
-        """Of the format: the lowest that can say what this manifest does."""
-        if self.kind != WHISPER:
-            return _SINCE["kind"]
-        return 4 if self.least_positions else 3 if self.short_windows else 1
-
-    @property
     def n_frames(self) -> int:
         """Mel frames of one window."""
         return self.dims.n_frames
@@ -207,35 +212,19 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as JSON values in a fixed order. Raises BundleError where a free-form part is no JSON value."""
-        value = {
-            "format": FORMAT,
-            "version": self.version,
-            "name": self.name,
-            "specedge_version": self.specedge_version,
+        value = {field.name: getattr(self, field.name) for field in fields(self)}
+        check_values([dict(self.quantisation), dict(self.selfcheck)], MANIFEST_NAME)
+        value |= {name: json.loads(json.dumps(dict(value[name]), sort_keys=True)) for name in _FREE}
+        value |= {
             "source": asdict(self.source),
-            "precision": self.precision,
             "dims": asdict(self.dims),
-            "mel": {
-                "n_mels": self.dims.n_mels,
-                "sample_rate_hz": SAMPLE_RATE_HZ,
-                "n_fft": N_FFT,
-                "hop_samples": HOP_SAMPLES,
-            },
-            "window_s": self.window_s,
             "tokens": self.tokens.to_json(),
-            "suppress": {"tokens": list(self.suppress_tokens), "begin": list(self.suppress_begin)},
-            "max_initial_timestamp_index": self.max_initial_timestamp_index,
-            "alignment_heads": [list(head) for head in self.alignment_heads],
             "graphs": {name: self.graphs[name].to_json() for name in sorted(self.graphs)},
-            "quantisation": plain(dict(self.quantisation)),
-            "selfcheck": plain(dict(self.selfcheck)),
-            "vocabulary_sha256": self.vocabulary_sha256,
-            "files": {name: dict(vars(self.files[name])) for name in sorted(self.files)},
-            **({_ROWS: None} if self.version >= _ROWS_SINCE else {}),
-            **{key: getattr(self, key) for key, since in _SINCE.items() if since <= self.version},
+            "files": {name: vars(self.files[name]) for name in sorted(self.files)},
         }
-        check_values(value, MANIFEST_NAME)
-        return {**value, CHECKSUM: _checksum(value)}
+        value = {"format": FORMAT, "version": VERSION, **value, "mel": asdict(_Mel(n_mels=self.dims.n_mels))}
+        plain: dict[str, Any] = json.loads(json.dumps(value))
+        return {**plain, CHECKSUM: _checksum(plain)}
 
     def to_bytes(self) -> bytes:
         """The bytes of `specedge.json`, read back as a proof. Raises BundleError where a rule is broken."""
@@ -260,50 +249,53 @@ class Manifest:
         """
         _check_version(value, where)
         check_values(dict(value), where)
-        known = (f.name for f in fields(cls) if not f.name.startswith("suppress_"))
-        keys = ["format", "version", *(name for name in known if _SINCE.get(name, 1) <= value["version"])]
-        keys += [_ROWS] if value["version"] >= _ROWS_SINCE else []
-        read = Field({CHECKSUM: None, **value}, where).members(*keys, "mel", "suppress", CHECKSUM)
-        kind = read["kind"].choice((SPEECH,)) if "kind" in read else WHISPER
-        dims = read_speech_dims(read["dims"]) if kind == SPEECH else Dims.read(read["dims"])
-        _check_mel(read["mel"], dims)
-        suppress = read["suppress"].members("tokens", "begin")
-        begin_limit = read["max_initial_timestamp_index"]
-        for name in ("quantisation", "selfcheck"):
-            read[name].mapping(MAX_SIGNATURE)
-        manifest = cls(
-            name=read["name"].text(),
-            specedge_version=read["specedge_version"].text(60),
-            source=Source.read(read["source"]),
-            precision=read["precision"].choice(PRECISIONS),
-            dims=dims,
-            window_s=read["window_s"].number(0.0, 86_400.0),
-            tokens=_read_tokens(read["tokens"], dims.n_vocab, SpeechTokens if kind == SPEECH else SpecialTokens),
-            suppress_tokens=_read_ids(suppress["tokens"], dims.n_vocab),
-            suppress_begin=_read_ids(suppress["begin"], dims.n_vocab),
-            max_initial_timestamp_index=None if begin_limit.value is None else begin_limit.integer(0, dims.n_vocab),
-            alignment_heads=_read_heads(read["alignment_heads"], dims),
-            graphs={
-                name: GraphSpec.read(field)
-                for name, field in read["graphs"]
-                .members(*(SPEECH_GRAPHS if kind == SPEECH else GRAPH_NAMES), optional=OPTIONAL_GRAPHS)
-                .items()
-            },
-            quantisation=plain(value["quantisation"]),
-            selfcheck=plain(value["selfcheck"]),
-            vocabulary_sha256=read["vocabulary_sha256"].sha256(),
-            files=_read_files(read["files"]),
-            short_windows="short_windows" in read and read["short_windows"].truth(),
-            least_positions=read["least_positions"].integer(int(kind == WHISPER), dims.n_audio_ctx)
-            if "least_positions" in read
-            else 0,
-            kind=kind,
-        )
-        _check_agreement(manifest, read)
+        names = [field.name for field in fields(cls)]
+        check_keys(value, dict.fromkeys(("format", "version", *names, "mel", *({CHECKSUM} & value.keys()))), where)
+        kind = SpeechDims if value["kind"] == SPEECH else Dims
+        if kind is SpeechDims and isinstance(value["dims"], dict) and "n_chunk_frames" in value["dims"]:
+            kind = ChunkDims
+        graphs = members(value["graphs"], where, "graphs")
+        known = [*(SPEECH_GRAPHS if value["kind"] == SPEECH else GRAPH_NAMES), *(graphs.keys() & set(OPTIONAL_GRAPHS))]
+        check_keys(graphs, dict.fromkeys(known), where, "graphs")
+        found = {name: value[name] for name in names}
+        manifest = read_object(cls, found, where, dims=kind, tokens=Any)
+        mel = read(_Mel, value["mel"], where, "mel")
+        for name, expected in asdict(_Mel(n_mels=manifest.dims.n_mels)).items():
+            if getattr(mel, name) != expected:
+                raise refusal(getattr(mel, name), where, f"mel.{name}", f"{expected}, the mel recipe of this specedge")
+        manifest = replace(manifest, tokens=_read_tokens(value["tokens"], where, manifest))
+        _check_agreement(manifest, where)
         # Last, so that a better-known fault is named first.
         if CHECKSUM in value and value[CHECKSUM] != _checksum(value):
             raise BundleError(f"{where}: {CHECKSUM}: the manifest was changed after it was written; {REMEDY}")
         return manifest
+
+    def problem(self) -> tuple[str, str] | None:
+        """See `TensorSpec.problem`."""
+        expected_s = self.n_samples / SAMPLE_RATE_HZ
+        for name, is_right, expected in (
+            ("precision", self.precision in PRECISIONS, "one of " + ", ".join(PRECISIONS)),
+            ("kind", self.kind in (WHISPER, SPEECH), f"{WHISPER} or {SPEECH}"),
+            ("vocabulary_sha256", _SHA256.fullmatch(self.vocabulary_sha256), _A_SHA256),
+            (
+                "window_s",
+                math.isfinite(self.window_s) and round(self.window_s * SAMPLE_RATE_HZ) == self.n_samples,
+                f"{expected_s:g}, for n_audio_ctx is {self.dims.n_audio_ctx}",
+            ),
+            (
+                "max_initial_timestamp_index",
+                self.max_initial_timestamp_index is None or 0 <= self.max_initial_timestamp_index <= self.dims.n_vocab,
+                f"null, or an integer from 0 to {self.dims.n_vocab}",
+            ),
+            (
+                "least_positions",
+                0 <= self.least_positions <= self.dims.n_audio_ctx,
+                f"an integer from 0 to {self.dims.n_audio_ctx}",
+            ),
+        ):
+            if not is_right:
+                return name, expected
+        return None
 
 
 def _checksum(value: Mapping[str, Any]) -> str:
@@ -315,79 +307,60 @@ def _check_version(value: object, where: str) -> None:
     if not isinstance(value, Mapping) or value.get("format") != FORMAT:
         raise BundleError(f"{where}: no specedge bundle, the key 'format' must be {FORMAT!r}; {REMEDY}")
     version = value.get("version")
-    if version == _ROWS_VERSION or value.get(_ROWS) is not None:
+    if type(version) is int and version > VERSION:
         raise BundleError(
-            f"{where}: this bundle was made with a compact vocabulary, which is no longer read; export the model again"
+            f"{where}: bundle format version {shown(version)} is newer than version {VERSION}, which this specedge "
+            "reads; upgrade specedge (pip install -U specedge) or export the bundle again"
         )
-    if type(version) is int and version > VERSIONS[-1]:
+    if type(version) is int and 1 <= version < VERSION:
         raise BundleError(
-            f"{where}: bundle format version {shown(version)} is newer than version {VERSIONS[-1]}, which this "
-            "specedge reads; upgrade specedge (pip install -U specedge) or export the bundle again"
+            f"{where}: this bundle has format version {version}, and this specedge reads version {VERSION}: export or "
+            "pull the model again"
         )
-    if type(version) is not int or version not in VERSIONS:
-        expected = f"{', '.join(map(str, VERSIONS[:-1]))} or {VERSIONS[-1]}"
-        raise BundleError(f"{where}: version: found {shown(version)}, expected {expected}; {REMEDY}")
+    if type(version) is not int or version != VERSION:
+        raise BundleError(f"{where}: version: found {shown(version)}, expected {VERSION}; {REMEDY}")
 
 
-def _check_mel(field: Field, dims: Dims) -> None:
-    read = field.members("n_mels", "sample_rate_hz", "n_fft", "hop_samples")
-    recipe = {"n_mels": dims.n_mels, "sample_rate_hz": SAMPLE_RATE_HZ, "n_fft": N_FFT, "hop_samples": HOP_SAMPLES}
-    for name, expected in recipe.items():
-        if type(read[name].value) is not int or read[name].value != expected:
-            raise read[name].error(f"{expected}, the mel recipe of this specedge")
-
-
-def _read_tokens(field: Field, n_vocab: int, kind: type[SpecialTokens | SpeechTokens]) -> TokenLayout:
-    if not isinstance(field.value, dict):
-        raise field.error("an object")
+def _read_tokens(value: Any, where: str, manifest: Manifest) -> TokenLayout:
+    kind = SpeechTokens if manifest.kind == SPEECH else SpecialTokens
     try:
-        return kind.from_json(field.value, n_vocab)
+        return kind.from_json(members(value, where, "tokens"), manifest.dims.n_vocab)
     except SpecedgeError as error:
+        if str(error).startswith(where):
+            raise
         reason = str(error)[:300]
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
         reason = "not the special tokens of a vocabulary"
-    raise BundleError(f"{field.where}: {field.key}: {reason}; {REMEDY}")
+    raise BundleError(f"{where}: tokens: {reason}; {REMEDY}")
 
 
-def _read_ids(field: Field, n_vocab: int) -> tuple[int, ...]:
-    return tuple(item.integer(0, n_vocab - 1) for item in field.items(n_vocab))
-
-
-def _read_heads(field: Field, dims: Dims) -> tuple[tuple[int, int], ...]:
-    heads: list[tuple[int, int]] = []
-    for item in field.items(dims.n_text_layer * dims.n_text_head):
-        pair = item.items(2)
-        if len(pair) != 2:
-            raise item.error("[layer, head]")
-        heads.append((pair[0].integer(0, dims.n_text_layer - 1), pair[1].integer(0, dims.n_text_head - 1)))
-    return tuple(heads)
-
-
-def _read_files(field: Field) -> dict[str, FileEntry]:
-    entries: dict[str, FileEntry] = {}
+def _check_agreement(manifest: Manifest, where: str) -> None:
+    """Raise BundleError where one part of the manifest does not fit another."""
+    dims = manifest.dims
+    for key in ("suppress_tokens", "suppress_begin"):
+        _check_range(getattr(manifest, key), dims.n_vocab, where, key)
+    for i, (layer, head) in enumerate(manifest.alignment_heads):
+        _check_range((layer,), dims.n_text_layer, where, f"alignment_heads[{i}][0]")
+        _check_range((head,), dims.n_text_head, where, f"alignment_heads[{i}][1]")
     folded: dict[str, str] = {}
-    for name, item in sorted(field.mapping(MAX_FILES).items()):
+    for name in sorted(manifest.files):
         problem = "is the manifest itself" if name == MANIFEST_NAME else name_problem(name)
         if problem:
-            raise BundleError(f"{field.where}: files: the name {shown(name)} {problem}; {REMEDY}")
+            raise BundleError(f"{where}: files: the name {shown(name)} {problem}; {REMEDY}")
         twin = folded.setdefault(name.lower(), name)
         if twin != name:
-            raise BundleError(f"{field.where}: files: {shown(twin)} and {shown(name)} differ in case only; {REMEDY}")
-        read = item.members("size", "sha256")
-        entries[name] = FileEntry(size=read["size"].integer(0, MAX_FILE_BYTES), sha256=read["sha256"].sha256())
-    return entries
-
-
-def _check_agreement(manifest: Manifest, read: Mapping[str, Field]) -> None:
-    if round(manifest.window_s * SAMPLE_RATE_HZ) != manifest.n_samples:
-        expected = manifest.n_samples / SAMPLE_RATE_HZ
-        raise read["window_s"].error(f"{expected:g}, for n_audio_ctx is {manifest.dims.n_audio_ctx}")
+            raise BundleError(f"{where}: files: {shown(twin)} and {shown(name)} differ in case only; {REMEDY}")
     for name, graph in manifest.graphs.items():
         if graph.file not in manifest.files:
-            where = f"{read['graphs'].where}: graphs.{name}.file"
-            raise BundleError(f"{where}: {shown(graph.file)} is not among the files; {REMEDY}")
+            raise BundleError(f"{where}: graphs.{name}.file: {shown(graph.file)} is not among the files; {REMEDY}")
     if TOKENIZER_NAME not in manifest.files:
-        raise BundleError(f"{read['files'].where}: files: {TOKENIZER_NAME!r} is missing; {REMEDY}")
+        raise BundleError(f"{where}: files: {TOKENIZER_NAME!r} is missing; {REMEDY}")
+
+
+def _check_range(values: tuple[int, ...], end: int, where: str, key: str) -> None:
+    if values and not 0 <= min(values) <= max(values) < end:
+        wrong = next(value for value in values if not 0 <= value < end)
+        raise refusal(wrong, where, key, f"an integer from 0 to {end - 1}")
 
 
 def require_cross_attention(manifest: Manifest) -> None:

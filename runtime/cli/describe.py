@@ -83,7 +83,7 @@ def _quantisation(manifest: Manifest) -> Mapping[str, Any]:
 
 
 def describe(bundle: Bundle) -> str:
-    from ..bundle.manifest import HOP_SAMPLES, N_FFT, SAMPLE_RATE_HZ
+    from ..bundle.manifest import HOP_SAMPLES, N_FFT, SAMPLE_RATE_HZ, VERSION
 
     manifest = bundle.manifest
     dims, tokens, source = manifest.dims, manifest.tokens, manifest.source
@@ -95,7 +95,7 @@ def describe(bundle: Bundle) -> str:
         "name": manifest.name,
         "path": bundle.path,
         "source": f"{source.kind} {source.id}{revision}",
-        "format": f"version {manifest.version}, written by specedge {manifest.specedge_version}",
+        "format": f"version {VERSION}, written by specedge {manifest.specedge_version}",
         "digest": bundle.digest,
         "precision": manifest.precision,
         "size": format_size(bundle.size_bytes),
