@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import shlex
@@ -99,17 +98,6 @@ def test_the_unit_starts_the_server() -> None:
     unit = (PACKAGING / "systemd" / "specedge.service").read_text()
     assert "ExecStart=/usr/local/specedge/bin/specedge serve\n" in unit and "DynamicUser=yes" in unit
     assert "SuccessExitStatus=143" in unit  # what the server ends with after SIGTERM
-
-
-def test_the_version_as_json_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"specedge {__version__}\n"
-    assert main(["--version", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(said["extras"]) == set(extras) - {"test"}
-    assert said["specedge"] == __version__ and said["packages"]["onnxruntime"] and "demo" in said["models"]
-    assert main(["--json"]) == 2 and "--json goes with --version" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
     from ..bundle.dims import Dims
-    from ..bundle.manifest import Manifest, TensorSpec
+    from ..bundle.manifest import Manifest
     from ..text.special import TokenLayout
 
 __all__ = ["describe", "describe_json", "format_size", "layout", "table"]
@@ -112,26 +110,11 @@ def describe(bundle: Bundle) -> str:
     lines += ["", "files"]
     files = sorted(manifest.files.items())
     lines += _indented([(name, format_size(entry.size), entry.sha256) for name, entry in files])
-    for name, graph in manifest.graphs.items():
-        lines += ["", f"graph {name} ({graph.file})"]
-        lines += _indented([*_signature("in", graph.inputs), *_signature("out", graph.outputs)])
     return "\n".join(lines)
 
 
 def _shape(n_layer: int, n_head: int, n_state: int, n_ctx: int) -> str:
     return f"{n_layer} layers, {n_head} heads, width {n_state}, {n_ctx} positions"
-
-
-def _signature(side: str, specs: Sequence[TensorSpec]) -> Iterator[tuple[str, ...]]:
-    """One row per tensor; tensors of many layers that differ only in their number share a row."""
-
-    def pattern(spec: TensorSpec) -> tuple[str, str, str]:
-        return re.sub(r"\d+", "*", spec.name), spec.dtype, "[" + ", ".join(map(str, spec.shape)) + "]"
-
-    ordered = {pattern(spec): i for i, spec in reversed(list(enumerate(specs)))}
-    for (name, dtype, axes), group in groupby(sorted(specs, key=lambda s: ordered[pattern(s)]), key=pattern):
-        members = list(group)
-        yield side, members[0].name if len(members) == 1 else f"{name} x{len(members)}", dtype, axes
 
 
 def _indented(rows: Iterable[Sequence[str]]) -> list[str]:

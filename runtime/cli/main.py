@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import json
 import logging
 import os
 import sys
@@ -125,8 +124,7 @@ class _LazyGroup(click.Group):
         "max_content_width": 100,
     },
 )
-@click.option("-V", "--version", is_flag=True, help="Show the version, with --json also what is installed beside it.")
-@click.option("--json", "as_json", is_flag=True, help="With --version: as JSON.")
+@click.option("-V", "--version", is_flag=True, help="Show the version.")
 @click.option(
     "--completion",
     type=click.Choice(["bash", "zsh", "fish"]),
@@ -135,7 +133,7 @@ class _LazyGroup(click.Group):
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error (or SPECEDGE_DEBUG=1).")
 @click.pass_context
-def specedge(ctx: click.Context, version: bool, as_json: bool, completion: str | None) -> None:
+def specedge(ctx: click.Context, version: bool, completion: str | None) -> None:
     """Speech-to-text with Whisper on CPUs, fast by speculation that never changes the text.
 
     \b
@@ -145,12 +143,8 @@ def specedge(ctx: click.Context, version: bool, as_json: bool, completion: str |
       specedge models pull small
       specedge doctor
     """
-    if as_json and not version:
-        raise UsageError("--json goes with --version here; give it behind the command")
     if version:
-        from .version import installation
-
-        click.echo(json.dumps(installation(), indent=1) if as_json else f"specedge {__version__}")
+        click.echo(f"specedge {__version__}")
         ctx.exit()
     if completion is not None:
         _print_completion(ctx.command, completion)

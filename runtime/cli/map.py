@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -126,24 +126,20 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     with ExitStack() as stack:
         sentences = _token_sentences(stack, transcripts, tokenizer, _reporter(ctx, failures), output)
         report = build_map(sentences, output, n_text=tokenizer.special.eot, fingerprint=fingerprint, options=options)
-    installed = _installed_that_fit(fingerprint)
-    fits = _fitting(fingerprint, installed)
-    notify(f"{output}: {report.n_sentences:,} sentences, {report.n_tokens:,} tokens; {fits}")
+    notify(f"{output}: {report.n_sentences:,} sentences, {report.n_tokens:,} tokens; {_fitting(fingerprint)}")
     example = next(iter(_known_that_fit(fingerprint)), "MODEL")
-    shown = model or next(iter(installed), example)
-    say_next("transcribe", "talk.wav", "-m", shown, "--drafter", "tokenmap", "--token-map", output)
+    say_next("transcribe", "talk.wav", "-m", model or example, "--drafter", "tokenmap", "--token-map", output)
     _finish(ctx, failures)
 
 
-def _fitting(fingerprint: bytes, installed: Sequence[str]) -> str:
+def _fitting(fingerprint: bytes) -> str:
     """The models whose vocabulary has this fingerprint, in words."""
-    have = f"; installed: {', '.join(installed)}" if installed else ""
     known = _known_that_fit(fingerprint)
     if not known:
-        return f"fits models with the same vocabulary alone{have}"
+        return "fits models with the same vocabulary alone"
     kinds = ("multilingual", "English-only")
     kind, other = kinds if fingerprint.hex() == _MULTILINGUAL else kinds[::-1]
-    return f"fits every {kind} Whisper ({', '.join(known)} and their fine-tunes), no {other} one{have}"
+    return f"fits every {kind} Whisper ({', '.join(known)} and their fine-tunes), no {other} one"
 
 
 def _known_that_fit(fingerprint: bytes) -> list[str]:
@@ -157,19 +153,6 @@ def _known_that_fit(fingerprint: bytes) -> list[str]:
         for name in catalogue.CHECKPOINTS
         if name.startswith("whisper-") and (name.endswith(".en") == (fingerprint.hex() == _ENGLISH_ONLY))
     ]
-
-
-def _installed_that_fit(fingerprint: bytes) -> list[str]:
-    """The names of models in the store with this vocabulary; one that cannot be opened is left out."""
-    from specedge.models import store
-
-    found = []
-    for item in store.installed():
-        if not item.bundled:
-            with suppress(SpecedgeError):
-                if _vocabulary(str(item.path))[1] == fingerprint:
-                    found.append(item.name)
-    return found
 
 
 def _merge(paths: Sequence[str], output: str, budget: int | None) -> None:

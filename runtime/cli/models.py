@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +100,7 @@ def show(name: str, shows_path: bool, no_verify: bool, as_json: bool) -> None:
 )
 @click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
 @click.option("--with-draft", is_flag=True, help="Also get the best known draft for it, and put that into the model.")
-@click.option("--mirror", metavar="URL", help="Hub to ask, over https.  [default: $HF_ENDPOINT, else huggingface.co]")
-@click.option("--offline", is_flag=True, help="Ask nobody: take it from the hub's cache.")
-def pull(name: str, precision: str, revision: str | None, with_draft: bool, mirror: str | None, offline: bool) -> None:
+def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> None:
     """Get the checkpoint NAME and export it into the store.
 
     NAME is a short name (`specedge models list --known --json` shows the pinned commits), a hub id, which has none, or
@@ -121,32 +118,11 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool, mirr
       specedge models pull small
       specedge models pull large-v3 --with-draft
       specedge models pull silero-vad
-      specedge models pull small --mirror https://hub.example.org
       specedge models pull large-v3-turbo --precision int4
       specedge models pull someone/whisper-small-finetuned
       specedge models pull ./my-finetune
       specedge models pull stick/small.tar
     """
-    with _environment({"HF_ENDPOINT": mirror, "HF_HUB_OFFLINE": "1" if offline else None}):
-        _pull(name, precision, revision, with_draft)
-
-
-@contextlib.contextmanager
-def _environment(changes: dict[str, str | None]) -> Iterator[None]:
-    """Variables of the hub's client set for a while; None leaves one as it is."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update({name: value for name, value in changes.items() if value is not None})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def _pull(name: str, precision: str, revision: str | None, with_draft: bool) -> None:
     if name.endswith(".tar"):
         from ..bundle.archive import read_archive
 
@@ -165,12 +141,12 @@ def _pull(name: str, precision: str, revision: str | None, with_draft: bool) -> 
     if not is_new:
         click.echo(f"{target.name} is installed already; remove it first to export it again", err=True)
     if with_draft:
-        click.echo(_about_draft(name, target), err=True)
+        click.echo(_about_draft(target), err=True)
     say_next("transcribe", "talk.wav", "-m", target.name)
     click.echo(target)
 
 
-def _about_draft(name: str, target: Path) -> str:
+def _about_draft(target: Path) -> str:
     """What a model's draft is, in a line. Raises BundleError."""
     from specedge.export.export import draft_inside
 
@@ -178,12 +154,8 @@ def _about_draft(name: str, target: Path) -> str:
     if inside is None:  # somebody took it out meanwhile
         return f"{target.name} brings no draft"
     draft, shares = inside
-    known = catalogue.draft_for(name)
-    line = f"{target.name} brings the draft {draft}, with "
-    line += "the same encoder" if shares else "an encoder of its own"
-    if draft == known.name and known.same_encoder and not shares:
-        line += ", although it was published with the same: windows are encoded twice"
-    return f"{line}; use it with --drafter draft"
+    encoder = "the same encoder" if shares else "an encoder of its own"
+    return f"{target.name} brings the draft {draft}, with {encoder}; use it with --drafter draft"
 
 
 @models.command()

@@ -146,14 +146,16 @@ def test_a_draft_that_cannot_be_copied_leaves_the_model_as_it_was(
 def test_a_mirror_is_asked_and_offline_nobody_is(
     fake: FakeHub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "https://nowhere.invalid")
-    assert main(["models", "pull", "tiny", "--mirror", "http://hub.example.org"]) == 2
-    assert main(["models", "pull", "tiny", "--mirror", fake.url]) == 0
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.example.org")
+    assert main(["models", "pull", "tiny"]) == 2
+    monkeypatch.setenv("HF_ENDPOINT", fake.url)
+    assert main(["models", "pull", "tiny"]) == 0
     assert main(["models", "rm", "tiny"]) == 0
     n_fetched = len(fake.fetched)
-    assert main(["models", "pull", "tiny", "--offline"]) == 0 and len(fake.fetched) == n_fetched
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(["models", "pull", "tiny"]) == 0 and len(fake.fetched) == n_fetched
     assert store.find("tiny").is_dir()
-    assert main(["models", "pull", "medium", "--offline"]) == 4 and len(fake.fetched) == n_fetched
+    assert main(["models", "pull", "medium"]) == 4 and len(fake.fetched) == n_fetched
     assert "is not in the hub's cache" in capsys.readouterr().err
 
 

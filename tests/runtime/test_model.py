@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import io
 import logging
 import types
@@ -325,3 +327,20 @@ def test_live_text_comes_from_blocks_given_at_once_or_one_by_one(model: specedge
     assert [u for block in blocks for u in live.feed(block)] + live.finish() == updates
     with pytest.raises(UsageError):
         model.stream(blocks, step_s=0.0)
+
+
+def test_the_signature_of_transcribe_is_that_of_the_options() -> None:
+    parameters = inspect.signature(specedge.WhisperModel.transcribe).parameters
+    fields = {field.name: field for field in dataclasses.fields(specedge.TranscribeOptions)}
+    fields |= {field.name: field for field in dataclasses.fields(specedge.DrafterOptions)}
+    del fields["name"], fields["token_maps"]  # drafter, token_map
+    assert fields.keys() <= parameters.keys()
+    assert set(parameters) - fields.keys() == {
+        "self", "audio", "log_progress", "vad_filter", "vad_parameters", "chunk_length", "drafter", "token_map",
+        "logprob_threshold", "on_progress",
+    }  # fmt: skip
+    # As in faster-whisper: a penalty of 1 is none, and times are a text.
+    theirs = {"length_penalty": 1, "clip_timestamps": "0"}
+    assert {name: parameters[name].default for name in fields} == {
+        name: theirs.get(name, field.default) for name, field in fields.items()
+    }

@@ -24,7 +24,6 @@ def test_the_page_has_the_facts_people_ask_for(tmp_path: Path) -> None:
     assert "decoder     2 layers, 2 heads, width 8, 16 positions" in lines
     assert f"digest      {opened.digest}" in lines
     assert "  max_difference  1e-05" in lines
-    assert any(line.split() == ["in", "past_*", "x2", "float32", "[n_batch,", "2,", "16,", "4]"] for line in lines)
     for name, entry in opened.manifest.files.items():
         assert any(line.startswith(f"  {name} ") and line.endswith(entry.sha256) for line in lines)
 
