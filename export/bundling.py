@@ -26,15 +26,7 @@ from specedge.errors import BundleError, ResourceError, SpecedgeError, UsageErro
 from specedge.files import check_folder
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bundle.bundle import (
-    MANIFEST_NAME,
-    TOKENIZER_NAME,
-    Bundle,
-    Dims,
-    FileEntry,
-    Manifest,
-    hash_file,
-)
+from specedge.runtime.bundle.bundle import MANIFEST_NAME, TOKENIZER_NAME, Bundle, Dims, FileEntry, Manifest, hash_file
 from specedge.runtime.bundle.dims import ChunkDims
 from specedge.runtime.bundle.manifest import (
     ALIGN_GRAPH,

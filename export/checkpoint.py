@@ -15,7 +15,7 @@ heads           heads.safetensors of `specedge train heads`: canonical names (`h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -66,13 +66,13 @@ class Checkpoint:
         """
         self.spec = spec
         self._adapter: lora.Adapter | None = None
-        self._weights, self._folder, self._where = weights, folder, where
-        self._stored_as = _names(spec, weights.entries)
+        self._weights, self.folder, self._where = weights, folder, where
+        stored = weights.entries
+        self._stored_as = spec.names(stored) if isinstance(spec, SpeechSpec) else _canonical(stored)
         if spec.heads is not None and spec.heads.replaces_base:
             self._stored_as = {_counted_from_base(name): stored for name, stored in self._stored_as.items()}
         for name, shape in spec.shapes():
-            stored_as = self._stored_as.get(name)
-            check_tensor(None if stored_as is None else weights.entries[stored_as], name, shape, where)
+            check_tensor(stored.get(self._stored_as.get(name, "")), name, shape, where)
 
     def has(self, name: str) -> bool:
         """Whether a tensor of this canonical name is stored and used; False for a tied `proj_out.weight`."""
@@ -108,7 +108,7 @@ class Checkpoint:
         return self._stored_as[name]
 
     def _check_finite(self, name: str, value: F32) -> None:
-        if not _is_finite(value):
+        if not np.isfinite(value).all():
             raise CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
 
     def adapt(self, adapter: lora.Adapter) -> None:
@@ -123,15 +123,10 @@ class Checkpoint:
         """The byte strings of the text tokens by id, and the special-token layout read from the configs."""
         spec = self.spec
         if isinstance(spec, SpeechSpec):
-            if self._folder is None:
+            if self.folder is None:
                 raise CheckpointError(f"{self._where}: a speech LLM needs its vocabulary beside its weights")
-            return spec.vocabulary(self._folder)
-        return read_vocabulary(self._folder, spec.config, spec.generation, spec.dims.n_vocab)
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the tokenizer files lie, None where there are none."""
-        return self._folder
+            return spec.vocabulary(self.folder)
+        return read_vocabulary(self.folder, spec.config, spec.generation, spec.dims.n_vocab)
 
     def close(self) -> None:
         """Forget what is mapped or cached; reading again opens it again."""
@@ -144,16 +139,6 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _is_finite(value: F32) -> bool:
-    flat, step = value.reshape(-1), 1 << 22
-    return all(bool(np.isfinite(flat[i : i + step]).all()) for i in range(0, flat.size, step))
-
-
-def _names(spec: Spec, stored: Collection[str]) -> dict[str, str]:
-    """Canonical name -> stored name, of a model of any kind."""
-    return spec.names(stored) if isinstance(spec, SpeechSpec) else _canonical(stored)
 
 
 def _canonical(stored: Iterable[str]) -> dict[str, str]:

@@ -130,7 +130,9 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
         picture = _trunk(g, x, weights)
         z = g.node("Transpose", [g.node("Squeeze", [picture, g.ints(0, 3)])], perm=[1, 0])
         blank = _linear(g, z, "gate", weights.gate[:, None], weights.gate_bias.reshape(1))
-        ceiling = g.const("blank_ceiling", np.array(_logit(weights.blank_ceiling), np.float32))
+        ceiling = g.const(
+            "blank_ceiling", np.array(log(weights.blank_ceiling / (1 - weights.blank_ceiling)), np.float32)
+        )
         is_heard = g.node("Not", [g.node("GreaterOrEqual", [g.node("Squeeze", [blank, g.ints(1)]), ceiling])])
         frames = g.node("Squeeze", [g.node("NonZero", [is_heard]), g.ints(0)])
         rows = frames if weights.n_parts == 1 else g.node("Div", [frames, g.ints(weights.n_parts)])
@@ -181,10 +183,6 @@ def _times(g: GraphBuilder, picture: str, times: CtcTimes) -> str:
 
 def _linear(g: GraphBuilder, x: str, name: str, weight: Float, bias: Float) -> str:
     return g.node("Add", [g.node("MatMul", [x, g.const(name, weight)]), g.const(f"{name}.bias", bias)])
-
-
-def _logit(probability: float) -> float:
-    return log(probability / (1 - probability))
 
 
 # Nodes come before weights in a graph, and their names before its metadata.

@@ -166,13 +166,7 @@ def pair_shapes(at: str, weight: tuple[int, ...]) -> Iterator[tuple[str, tuple[i
     yield f"{at}.bias", weight[:1]
 
 
-def write_heads(
-    folder: Path,
-    sets: Sequence[Heads],
-    dims: Dims,
-    decoder: Weights,
-    precision: Precision,
-) -> list[str]:
+def write_heads(folder: Path, sets: Sequence[Heads], dims: Dims, decoder: Weights, precision: Precision) -> list[str]:
     """Write the graphs of all `sets` of heads beside the decoder graph in `folder`, and return their names.
 
     decoder: the model's own weights; dims: of the model. Raises UsageError for two of a kind, OSError, CheckpointError.
@@ -270,12 +264,7 @@ def _mapped(g: GraphBuilder, last: str, heads: Heads, kind: LinearKind) -> str:
 
 
 def _by_shared_vocabulary(
-    g: GraphBuilder,
-    mapped: str,
-    heads: Heads,
-    dims: Dims,
-    decoder: Weights,
-    kind: LinearKind,
+    g: GraphBuilder, mapped: str, heads: Heads, dims: Dims, decoder: Weights, kind: LinearKind
 ) -> tuple[str, NDArray[np.int64]]:
     """Logits `[n_heads, n]` by the model's vocabulary, or the heads' part of it, and the token of each column."""
     if heads.tokens is not None:

@@ -128,13 +128,6 @@ def _round_blocks(blocks: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArr
     return packed, of_block
 
 
-def dequantize_blocks(quantized: BlockQuantized) -> NDArray[np.float32]:
-    """The float32 matrix `[n_out, n_in]` that a BlockQuantized stands for."""
-    packed = quantized.packed
-    values = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:2], -1).astype(np.float32) - 8
-    return (values * quantized.scales[..., None]).reshape(packed.shape[0], -1)
-
-
 def round_rows(
     weight: NDArray[np.float32], *, largest: int = LARGEST_IN_COLUMN
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -272,12 +265,7 @@ def _add_bias(g: GraphBuilder, y: str, name: str, bias: NDArray[np.float32] | No
 
 
 def linear(
-    g: GraphBuilder,
-    x: str,
-    name: str,
-    weight: NDArray[np.float32],
-    bias: NDArray[np.float32] | None,
-    kind: LinearKind,
+    g: GraphBuilder, x: str, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None, kind: LinearKind
 ) -> str:
     """`x @ weight.T + bias` in the precision `kind`; `weight` is float32 `[n_out, n_in]`.
 

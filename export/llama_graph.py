@@ -75,14 +75,7 @@ def rotations(n_rows: int, head_dim: int, theta: float) -> tuple[NDArray[np.floa
 
 
 def _attention(
-    g: GraphBuilder,
-    x: str,
-    dims: SpeechDims,
-    weights: Weights,
-    name: str,
-    layer: int,
-    kind: LinearKind,
-    epsilon: float,
+    g: GraphBuilder, x: str, dims: SpeechDims, weights: Weights, name: str, layer: int, kind: LinearKind, epsilon: float
 ) -> str:
     """Causal attention over the buffers self_k_`layer`, self_v_`layer`, with rotated queries and keys."""
     qkv = _linear(g, x, weights, [f"{name}.{part}_proj" for part in "qkv"], kind)

@@ -127,11 +127,7 @@ def _whisper(
         name = next(node.input[0] for node in decoder.ran if node.input[1:2] == [f"cross_k_{layer}"])
         queries = decoder.values[name][0].reshape(len(ids), dims.n_text_head, -1)[:, head]
         scores.append(queries @ keys[f"cross_k_{layer}"][0, head].T / np.float32(math.sqrt(dims.head_dim)))
-    return {
-        "features": encoder.values["features"][0],
-        "logits": _logits(decoder, weights),
-        "scores": np.stack(scores),
-    }
+    return {"features": encoder.values["features"][0], "logits": _logits(decoder, weights), "scores": np.stack(scores)}
 
 
 def _speech_llm(

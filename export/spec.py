@@ -491,16 +491,12 @@ def load_pickle(path: Path) -> Any:
     if not path.is_file():
         raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+        with path.open("rb") as file:
+            is_zip = file.read(4) == b"PK\x03\x04"  # the format of torch since 1.6, which alone can be mapped
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # the loader raises half a dozen unrelated classes for damaged files
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{path}: torch's weights-only loader refuses it ({reason})") from error
-
-
-def _is_zip(path: Path) -> bool:
-    """torch maps its zip format (torch >= 1.6) only; the older one is read whole."""
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
 
 
 def _torch_dtype(tensor: Any) -> str:

@@ -30,18 +30,7 @@ from specedge.runtime.text.tokenizer import merge
 from .decoder_graph import PROJECTION, VOCABULARY
 from .heads import HeadsSpec, head_shapes
 from .llama_graph import PROJECTOR, ROOT
-from .spec import (
-    F32,
-    Shape,
-    Source,
-    Spec,
-    check_gelu,
-    check_not_quantised,
-    dimension,
-    encoder_shapes,
-    flag,
-    read_json,
-)
+from .spec import F32, Shape, Source, Spec, check_gelu, check_not_quantised, dimension, encoder_shapes, flag, read_json
 
 _LATENT_HEADS = "latent_heads."  # trained with the model, in its own file
 TEXT_ROOM = 512  # positions for prompt and text behind a window's audio

@@ -99,13 +99,21 @@ class NetGuesses:
 
 
 def nbest_lists(
-    windows: Iterable[F32], target: Target, heads: NetGuesses, plan: MwerPlan, report: Callable[[float], None]
+    windows: Iterable[F32],
+    target: Target,
+    heads: NetGuesses,
+    plan: MwerPlan,
+    report: Callable[[float], None],
+    most_s: float,
 ) -> Iterator[NBest]:
-    """Lists of the windows whose own text the target is sure of; `report` gets the seconds of audio done."""
+    """Lists of the windows whose own text the target is sure of, of `most_s` of audio; `report` gets the seconds
+    done."""
     manifest, special, engine = target.manifest, target.manifest.tokens, target.engine
     rules = target.options().rules
     done_s = 0.0
     for number, samples in enumerate(windows):
+        if done_s >= most_s:
+            return
         heard, _ = target.encode(samples)
         recorder = RowRecorder()
         prompt, own = target.say(heard, target.language_of(heard), recorder=recorder)
@@ -140,9 +148,7 @@ def nbest_lists(
 
 
 def _words(target: Target, ids: Sequence[int]) -> list[str]:
-    text = target.tokenizer.decode_bytes([token for token in ids if token < target.manifest.tokens.eot]).decode(
-        "utf-8", "replace"
-    )
+    text = target.text([token for token in ids if token < target.manifest.tokens.eot]).decode("utf-8", "replace")
     return re.findall(r"\w+(?:'\w+)?", text.lower())
 
 
@@ -231,29 +237,8 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
         return self.net.rows(torch.as_tensor(hidden)[None], seen)[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineTunedHeads:
-    """Fine-tuned heads: their file, steps, windows, and of held-out hypotheses before and after the expected word
-    errors and the heads' cross-entropy."""
-
-    path: Path
-    n_steps: int
-    n_windows: int
-    errors: tuple[float, float]
-    entropies: tuple[float, float]
-
-    @property
-    def line(self) -> str:
-        """All of it for a reader."""
-        return (
-            f"{self.path}: {self.n_windows} windows, {self.n_steps} steps; held out, expected word errors of a "
-            f"hypothesis {self.errors[0]:.3f}, then {self.errors[1]:.3f}; cross-entropy {self.entropies[0]:.3f}, "
-            f"then {self.entropies[1]:.3f}"
-        )
-
-
-def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> FineTunedHeads:
-    """Fine-tune the heads in the file `heads` by minimum word error rate, and write them to `out`.
+def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> str:
+    """Fine-tune the heads in the file `heads` by minimum word error rate, and write them to `out`; a line about them.
 
     plan_of: fields of `MwerPlan`.
 
@@ -269,31 +254,16 @@ def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> F
         net = net_of(checkpoint, given.spec.kind, given.spec.n_heads, tokens)
         net.load_named(given.weights)
         torch.set_num_threads(course.n_threads)
-        lists = _nbest(course, plan, NetGuesses(net, tokens))
+        bundle = bundle_of(course.source, course.work)
+        with course.progress("search") as progress:
+            windows, target = course.windows(bundle, plan.seed), course.target(bundle)
+            found = nbest_lists(windows, target, NetGuesses(net, tokens), plan, progress.update_to, course.hours * 3600)
+            lists = list(found)
         trainer = MwerTrainer(plan, net, lists, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
     trainer.run_or_go_on(f"fine-tune {given.spec.kind}", course.notify, course.device)
     write_heads(out, trainer.best, tokens)
-    errors_before, entropy_before, errors, entropy = trainer.figures
-    return FineTunedHeads(
-        path=out,
-        n_steps=trainer.step,
-        n_windows=len(trainer.train),
-        errors=(errors_before, errors),
-        entropies=(entropy_before, entropy),
+    before, entropy_before, after, entropy_after = trainer.figures
+    return (
+        f"{out}: {len(trainer.train)} windows, {trainer.step} steps; held out, expected word errors of a hypothesis "
+        f"{before:.3f}, then {after:.3f}; cross-entropy {entropy_before:.3f}, then {entropy_after:.3f}"
     )
-
-
-def _until(windows: Iterator[F32], hours: float) -> Iterator[F32]:
-    """Windows until there are so many hours of them."""
-    done_s = 0.0
-    while done_s < hours * 3600 and (window := next(windows, None)) is not None:
-        done_s += len(window) / 16000
-        yield window
-
-
-def _nbest(course: Course, plan: MwerPlan, heads: NetGuesses) -> list[NBest]:
-    """The heads' N-best lists of the audio."""
-    bundle = bundle_of(course.source, course.work)
-    with course.progress("search") as progress:
-        windows = _until(course.windows(bundle, plan.seed), course.hours)
-        return list(nbest_lists(windows, course.target(bundle), heads, plan, progress.update_to))

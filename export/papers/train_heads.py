@@ -102,12 +102,7 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
     """
 
     def __init__(
-        self,
-        plan: HeadPlan,
-        net: N,
-        texts: Sequence[HiddenText],
-        places: NDArray[np.int64],
-        folder: Path,
+        self, plan: HeadPlan, net: N, texts: Sequence[HiddenText], places: NDArray[np.int64], folder: Path
     ) -> None:
         self.plan, self._places = plan, places
         train, held = split([text for text in texts if len(text.hidden) > text.n_prompt])

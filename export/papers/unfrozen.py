@@ -22,16 +22,7 @@ from ..checkpoint import HEADS_FILE, Checkpoint
 from ..training.checkpoint_files import UNFROZEN, write_checkpoint
 from ..training.features import Course, HiddenText
 from ..training.nets import IGNORE, Block, DraftNet, HeadNet, decoder_of
-from .train_heads import (
-    Batch,
-    Counted,
-    HeadPlan,
-    HeadTrainer,
-    TrainedHeads,
-    net_of,
-    token_table,
-    write_heads,
-)
+from .train_heads import Batch, Counted, HeadPlan, HeadTrainer, TrainedHeads, net_of, token_table, write_heads
 
 
 class UnfrozenNet(HeadNet):

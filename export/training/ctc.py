@@ -71,14 +71,7 @@ class HeadNet(nn.Module):
     """The head in torch: features float32 [B, T, n_state] to log-probabilities [B, F, 1 + n_bytes], blank first, then
     the bytes `said`, and times [B, F, 2], of F = `n_parts` * T frames."""
 
-    def __init__(
-        self,
-        plan: CtcPlan,
-        mean: Tensor,
-        spread: Tensor,
-        said: range = range(256),
-        n_parts: int = 1,
-    ) -> None:
+    def __init__(self, plan: CtcPlan, mean: Tensor, spread: Tensor, said: range = range(256), n_parts: int = 1) -> None:
         super().__init__()
         self.said, self.n_parts = said, n_parts
         n_state, n_trunk = len(mean), plan.n_trunk
@@ -163,13 +156,7 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
 
     judges_first = True
 
-    def __init__(
-        self,
-        plan: CtcPlan,
-        windows: Sequence[Window],
-        folder: Path,
-        n_parts: int = 1,
-    ) -> None:
+    def __init__(self, plan: CtcPlan, windows: Sequence[Window], folder: Path, n_parts: int = 1) -> None:
         self.plan = plan
         train, held = split(windows)
         if not train or not held:

@@ -253,12 +253,7 @@ class Target:
         return DecodeOptions(rules=rules, n_text_ctx=self.manifest.dims.n_text_ctx, beam_size=self.beam_size)
 
     def say(
-        self,
-        features: Features,
-        language: str | None,
-        *,
-        timestamps: bool = False,
-        recorder: RowRecorder | None = None,
+        self, features: Features, language: str | None, *, timestamps: bool = False, recorder: RowRecorder | None = None
     ) -> tuple[list[int], WindowResult]:
         """The prompt, and what the target says behind it."""
         special = self.manifest.tokens

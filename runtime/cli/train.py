@@ -168,7 +168,7 @@ def heads(
         )
     if trained is not None:
         asked = {} if steps is None else {"steps": steps}
-        click.echo(find("mwer")(course, out, trained, optimizer=optimizer, seed=seed, **asked).line)
+        click.echo(find("mwer")(course, out, trained, optimizer=optimizer, seed=seed, **asked))
         say_next("export", target, "--heads", out)
         return
     names = ("kind", "n_heads", "later_weight", "kl_weight", "optimizer", "seed", "unfreezes_last")

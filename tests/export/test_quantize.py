@@ -10,14 +10,21 @@ from numpy.typing import NDArray
 
 from specedge.export.layers import (
     ROWS_AT_ONCE,
+    BlockQuantized,
     block_size_for,
-    dequantize_blocks,
     dequantize_columns,
     quantize_blocks,
     quantize_columns,
 )
 
 TINIEST = np.float32(1e-45)
+
+
+def dequantize_blocks(quantized: BlockQuantized) -> NDArray[np.float32]:
+    """The float32 matrix `[n_out, n_in]` that a BlockQuantized stands for."""
+    packed = quantized.packed
+    values = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:2], -1).astype(np.float32) - 8
+    return (values * quantized.scales[..., None]).reshape(packed.shape[0], -1)
 
 
 def matrix(n_out: int, n_in: int, seed: int = 0, spread: float = 2.0) -> NDArray[np.float32]:
