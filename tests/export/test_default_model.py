@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specedge.errors import CheckpointError, ModelNotFoundError, ResourceError, UsageError
+from specedge.errors import CheckpointError, ModelNotFoundError, UsageError
 from specedge.export import default_model as module
 from specedge.export.default_model import default_model, installed_default
 from specedge.models import store
@@ -166,12 +166,3 @@ def test_nothing_is_fetched_that_is_not_wanted(pulls: list[str]) -> None:
     with pytest.raises(UsageError, match="unknown language"):
         default_model("klingon")
     assert not pulls
-
-
-def test_a_full_disk_is_no_reason_to_fetch_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(name: str) -> None:
-        raise ResourceError("the disk is full")
-
-    monkeypatch.setattr(module, "pull_model", full)
-    with pytest.raises(ResourceError, match="disk is full"):
-        default_model()

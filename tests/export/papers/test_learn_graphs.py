@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.errors import BundleError, ResourceError, UsageError
-from specedge.export.bundling import add_learn_graphs
+from specedge.errors import UsageError
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import LEARN_GRAPH
 from specedge.runtime.cli.main import main
@@ -101,28 +99,3 @@ def test_it_is_exported_with_a_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert main(["export", str(checkpoint("draft")), "-o", str(out), "--learnable"]) == 0
     assert LEARN_GRAPH in Bundle.open(out).manifest.graphs
-
-
-@pytest.mark.parametrize("n_replaced", [0, 1, 2])
-def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {path.name: path.read_bytes() for path in old.iterdir()}
-    moves = iter([os.replace] * n_replaced)
-
-    def move(source: Path, target: Path) -> None:
-        step = next(moves, None)
-        if step is None:
-            raise OSError(28, "No space left on device")
-        step(source, target)
-
-    monkeypatch.setattr("specedge.export.bundling.os.replace", move)
-    with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
-        add_learn_graphs(old)
-    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
-
-
-def test_a_foreign_decoder_is_refused(old: Path) -> None:
-    from specedge.export.papers.learn_graphs import write_learn_graphs
-
-    out = {name: old / f".{name}" for name in ("learn", "vectors")}
-    with pytest.raises(BundleError, match="cannot learn with it"):
-        write_learn_graphs(old / "encoder.onnx", out)

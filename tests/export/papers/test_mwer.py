@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 from specedge.export.papers.mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, Rated  # noqa: E402
 from specedge.export.papers.train_heads import token_table  # noqa: E402
 from specedge.export.training.nets import HeadNet  # noqa: E402
-from support.moved import check_moves  # noqa: E402
 
 D, TOKENS = 8, [3, 5, 6, 9]
 RNG = np.random.default_rng(0)
@@ -71,7 +70,3 @@ def test_a_net_guesses_as_its_logits_say() -> None:
     assert ids[1].tolist() == [TOKENS[at] for at in np.argsort(-shares)[:2]] and probs[1, 0] == pytest.approx(
         shares.max()
     )
-
-
-def test_training_moves_to_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_moves(MwerTrainer(MwerPlan(), net(), lists(20), token_table(TOKENS, 12), tmp_path), monkeypatch)

@@ -118,23 +118,6 @@ def test_the_divergence_keeps_the_model_near(tmp_path: Path) -> None:
     assert moved(10.0) < 0.5 * moved(0.0)
 
 
-def test_training_that_was_stopped_ends_as_the_other(tmp_path: Path) -> None:
-    whole = trainer(tmp_path / "a")
-    whole.run(lambda step: None)
-    cut = trainer(tmp_path / "b")
-    for _ in range(20):
-        cut.advance()
-    cut.judge()
-    cut.save()
-    later = trainer(tmp_path / "b")
-    assert later.load() and later.step == 20
-    later.run(lambda step: None)
-    theirs = whole.best.state_dict()
-    for name, mine in later.best.state_dict().items():
-        assert torch.equal(mine, theirs[name]), name
-    assert not trainer(tmp_path / "b", unfreezes_last=False).load()
-
-
 def test_training_moves_to_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer(tmp_path)
     check_moves(made, monkeypatch)
