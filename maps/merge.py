@@ -1,4 +1,4 @@
-"""Merge several token maps into one, with their counts added, or compare two.
+"""Merge several token maps into one, with their counts added.
 
 Maps are read key by key in their common order, so memory does not grow with them. Occurrences below a source's minimum
 count are gone, and counts are as exact as their quantisation.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -23,7 +22,7 @@ from .tmap_format import COUNTS, END, END_ID, MAX_ORDER, MAX_TOKENS, TOKEN_MAP, 
 from .token_map import TokenMap
 from .writer import Chunk, Spill, write_map
 
-__all__ = ["Change", "MapDiff", "diff", "merge"]
+__all__ = ["merge"]
 
 _KEYS_AT_ONCE = 1 << 14
 Key = tuple[int, ...]
@@ -200,71 +199,3 @@ def _chunk(rows: Sequence[tuple[Key, list[Candidate]]], ids: NDArray[np.uint32] 
 
 def _tokens(key: Key, ids: NDArray[np.uint32]) -> Key:
     return tuple(END if id_ == END_ID else int(ids.searchsorted(id_)) for id_ in key)
-
-
-@dataclass(frozen=True)
-class Change:
-    """The first candidates of a key in both maps, None where a map has none, and their counts."""
-
-    key: Key
-    left: Key | None
-    right: Key | None
-    left_count: int
-    right_count: int
-
-    @property
-    def weight(self) -> int:
-        """The occurrences that are new, gone or changed."""
-        return (
-            abs(self.left_count - self.right_count) if self.left == self.right else self.left_count + self.right_count
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MapDiff:
-    """Numbers of keys: `only_left`, `only_right`, `changed` (another first candidate), `recounted` (the same one, more
-    or less often), `same`; and the `top` differences, weightiest first."""
-
-    only_left: int
-    only_right: int
-    changed: int
-    recounted: int
-    same: int
-    top: tuple[Change, ...]
-
-
-def diff(left: TokenMap, right: TokenMap, *, n_top: int = 20) -> MapDiff:
-    """How the two maps differ. Raises MapError for maps of different vocabularies or damaged ones."""
-    _check_mergeable([left, right])
-    counts = dict.fromkeys(("only_left", "only_right", "changed", "recounted", "same"), 0)
-    top: list[tuple[int, int, Change]] = []
-    for n in range(1, max(left.n_orders, right.n_orders) + 1):
-        for key, sources in _aligned([left, right], n):
-            best = {i: candidates[0] for i, candidates in sources}
-            ours, theirs = best.get(0), best.get(1)
-            change = Change(
-                key,
-                ours and ours[0],
-                theirs and theirs[0],
-                COUNTS[ours[1]] if ours else 0,
-                COUNTS[theirs[1]] if theirs else 0,
-            )
-            counts[_kind(change)] += 1
-            if change.weight:
-                heapq.heappush(top, (change.weight, -sum(counts.values()), change))
-                if len(top) > n_top:
-                    heapq.heappop(top)
-    return MapDiff(
-        **counts,
-        top=tuple(change for _, _, change in sorted(top, reverse=True, key=lambda item: item[:2])),
-    )
-
-
-def _kind(change: Change) -> str:
-    if change.right is None:
-        return "only_left"
-    if change.left is None:
-        return "only_right"
-    if change.left != change.right:
-        return "changed"
-    return "same" if change.left_count == change.right_count else "recounted"

@@ -1,4 +1,4 @@
-"""Merging adds what the maps know; differences are found and weighed."""
+"""Merging adds what the maps know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specedge.errors import MapError, UsageError
 from specedge.maps.build import BuildOptions, build
-from specedge.maps.merge import diff, merge
+from specedge.maps.merge import merge
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
 from support.token_maps import FINGERPRINT, make_map, occurrences
@@ -56,7 +56,7 @@ def test_a_merged_map_is_the_same_whatever_was_there_before(tmp_path: Path) -> N
     with TokenMap.open(path) as a:
         merge([a], tmp_path / "one.tmap")
         with TokenMap.open(tmp_path / "one.tmap") as one:
-            assert diff(a, one).same == sum(a.info()["keys"].values())
+            assert [one.lookup(key, len(key)) for key in ([1], [1, 2])] == [a.lookup([1], 1), a.lookup([1, 2], 2)]
         # A map may be replaced by its own merger.
         merge([a, a], path)
     with TokenMap.open(path) as twice:
@@ -67,22 +67,7 @@ def test_maps_of_different_vocabularies_do_not_mix(tmp_path: Path) -> None:
     path = make_map(tmp_path / "a.tmap", [[1, 2]] * 2)
     build([[1, 2]] * 2, tmp_path / "b.tmap", n_text=50, fingerprint=FINGERPRINT)
     with TokenMap.open(path) as a, TokenMap.open(tmp_path / "b.tmap") as b:
-        for call in (lambda: merge([a, b], tmp_path / "x.tmap"), lambda: diff(a, b)):
-            with pytest.raises(MapError, match="different vocabularies"):
-                call()  # type: ignore[no-untyped-call]
+        with pytest.raises(MapError, match="different vocabularies"):
+            merge([a, b], tmp_path / "x.tmap")
     with pytest.raises(UsageError, match="no token maps"):
         merge([], tmp_path / "x.tmap")
-
-
-def test_differences_are_counted_and_the_weightiest_come_first(tmp_path: Path) -> None:
-    options = BuildOptions(n_orders=1)
-    left = make_map(tmp_path / "a.tmap", [[1, 2]] * 9 + [[3, 4]] * 4 + [[5, 6]] * 2, options)
-    right = make_map(tmp_path / "b.tmap", [[1, 2]] * 9 + [[3, 7]] * 4 + [[8, 9]] * 3, options)
-    with TokenMap.open(left) as a, TokenMap.open(right) as b:
-        found = diff(a, b, n_top=2)
-        again = diff(a, a)
-    assert (found.only_left, found.only_right, found.changed) == (3, 3, 1)  # 4, 5, 6; 7, 8, 9; 3
-    assert found.same == 3 and found.recounted == 0  # 1, 2 and the start
-    assert [change.weight for change in found.top] == [8, 4]
-    assert (found.top[0].key, found.top[0].left, found.top[0].right) == ((3,), (4, END), (7, END))
-    assert again.top == () and again.same == 7

@@ -15,7 +15,7 @@ from specedge.errors import MapError, UsageError
 from specedge.maps import build as build_module
 from specedge.maps import merge as merge_module
 from specedge.maps.build import BuildOptions, build
-from specedge.maps.merge import diff, merge
+from specedge.maps.merge import merge
 from specedge.maps.tmap_format import END, END_ID, MAX_N_TEXT, MAX_TOKENS
 from specedge.maps.token_map import NgramIndex, TokenMap
 from support.token_maps import FINGERPRINT, N_TEXT, make_map, sealed, sections_of
@@ -88,9 +88,6 @@ def test_merged_maps_say_what_small_ones_merged_say(left: list[list[int]], right
         merge(wide, folder / "wide.tmap")
         with TokenMap.open(folder / "small.tmap") as one, TokenMap.open(folder / "wide.tmap") as other:
             _check_same(one, other, [*left, *right])
-        expected, found = diff(*small), diff(*wide)
-        assert (found.only_left, found.changed, found.same) == (expected.only_left, expected.changed, expected.same)
-        assert [change.key for change in found.top] == [_as_wide(change.key) for change in expected.top]
 
 
 def test_rare_ids_beyond_what_a_map_holds_end_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,23 +300,30 @@ def test_importing_audio_drags_in_no_decoder() -> None:
     assert run.stdout.strip() == "[]"
 
 
+class _Recording(Pipe):
+    n_read = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = super().read(size)
+        self.n_read += len(data)
+        return data
+
+
 def test_small_blocks_give_a_recording_as_it_comes() -> None:
     """No more is read of a pipe than was asked for, rounded up to a block: nothing waits for what is still to come."""
-
-    class Recording(Pipe):
-        n_read = 0
-
-        def read(self, size: int = -1) -> bytes:
-            data = super().read(size)
-            self.n_read += len(data)
-            return data
-
     samples = (NOISE[:20_000] * 32767).astype("<i2")
-    pipe = Recording(samples.tobytes())
+    pipe = _Recording(samples.tobytes())
     with open_audio(pipe, raw=RawFormat("s16le", 16_000), block_frames=160) as stream:  # type: ignore[arg-type]
         first = stream.read(320)
         assert pipe.n_read == 640
         np.testing.assert_array_equal(np.concatenate([first, read_all(stream)]), samples / np.float32(32768))
+
+
+def test_a_wav_on_a_live_pipe_begins_at_once() -> None:
+    """FFmpeg would read two seconds ahead, in case 16-bit samples are DTS."""
+    pipe = _Recording(wav_bytes(NOISE, subtype="PCM_16"))
+    with open_audio(pipe, block_frames=160) as stream:  # type: ignore[arg-type]
+        assert len(stream.read(160)) == 160 and pipe.n_read <= 4096
 
 
 def test_a_file_and_an_array_can_be_read_again_and_a_pipe_cannot(tmp_path: Path) -> None:
