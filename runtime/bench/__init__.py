@@ -1,1 +1,1 @@
-"""The measurements of `specedge bench`, its report and its verdict."""
+"""The measurements of `specedge bench`, its report and its recommendation."""

@@ -1,8 +1,7 @@
 """`specedge bench`: every drafter that a model has here beside plain decoding, on the user's own audio.
 
 Plain decoding and the drafters take turns (rounds.py); figures are medians over the rounds. The text of each drafter is
-compared with plain decoding's, number by number. Peak memory is that of a fresh process which transcribes the first
-file with that drafter alone.
+compared with plain decoding's, number by number.
 
 Each window is decoded once, at temperature 0. Falling back would measure how many texts a window takes: where most
 fail, as with weights that were not trained, that is 26 of them.
@@ -15,32 +14,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
-import os
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from specedge.errors import SpecedgeError, UsageError
+from specedge.errors import UsageError
 
 from ..bundle.bundle import Bundle
 from ..console import silently
 from ..decoding.drafter import Drafter, EmptyDrafter, TargetModel
 from ..device import BUSY, Profile, load_profile
 from ..drafters.registry import make_drafter
-from ..longform.transcribe import transcribe
-from ..options import CPU, HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
-from ..output.report import segment_runs
+from ..options import HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
 from ..text.transcripts import read_sentences
 from ..text.words import character_error_rate, word_errors
-from .provider import ProviderWorth
+from .recommendation import PLAIN, Recommendation, Spread, recommend
 from .rounds import WARM_UP, Heard, OutOfTime, Rounds, Sums, TimedEngine, Timer, hear, measure_rounds
-from .verdict import PLAIN, BenchVerdict, Spread, choose
 
 S = TypeVar("S")
 
@@ -94,51 +84,6 @@ def as_much_as_fits(
     return parts, heard
 
 
-def can_measure() -> bool:
-    """Whether the system tells what a child process used; Windows does not."""
-    return hasattr(os, "wait4")
-
-
-def run_measured(
-    command: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    quiet: bool = False,
-    limit_s: float = math.inf,
-) -> dict[str, float]:
-    """Run a command to its end: `wall_s`, `cpu_s`, and `peak_mb` of the largest process below it.
-
-    Call it before anything large is loaded: a child's peak memory is never below its parent's at the fork. env:
-    additional variables; quiet: drop its standard error; limit_s: kill it then, which is no error. Raises SpecedgeError
-    when it ends by itself with another code than 0.
-    """
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL if quiet else None,
-        env=None if env is None else {**os.environ, **env},
-    )
-    killer = threading.Timer(min(limit_s, threading.TIMEOUT_MAX), process.kill)
-    killer.start()
-    try:
-        _, status, usage = os.wait4(process.pid, 0)
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    finally:
-        killer.cancel()
-    wall_s = time.perf_counter() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0 and wall_s < limit_s:
-        reason = "" if quiet else "; its reason is above"
-        raise SpecedgeError(f"{' '.join(command)} ended with code {process.returncode}{reason}")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return {"wall_s": wall_s, "cpu_s": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss * unit / 1e6}
-
-
 ROUNDS = 5
 MOST_ROUNDS, SHORT_S = 25, 15.0  # of audio so short that this many rounds take less: a moment decides over one of them
 _LEAST = 2  # a warm-up and one round
@@ -149,7 +94,7 @@ SPLIT = ("encoder", "draft", "verify", "rules", "other")
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What to measure. drafters: "none" first; references: what is said in each file, or (); rounds: at most; None:
-    ROUNDS, or up to MOST_ROUNDS where the audio is short; batch: measure batched mode, this batch size beside 1."""
+    ROUNDS, or up to MOST_ROUNDS where the audio is short."""
 
     files: tuple[str, ...]
     drafters: tuple[str, ...]
@@ -158,16 +103,6 @@ class Plan:
     language: str | None = None
     references: tuple[str, ...] = ()
     rounds: int | None = None
-    batch: int | None = None
-
-    @property
-    def rows(self) -> tuple[str, ...]:
-        """What is compared: the drafters, and with a batch each of them in batches too, as "ctc x8"."""
-        return self.drafters if self.batch is None else (*self.drafters, *(f"{d} x{self.batch}" for d in self.drafters))
-
-    def batch_of(self, row: str) -> int | None:
-        """The batch size of a row; None where windows follow one another."""
-        return None if self.batch is None else self.batch if " " in row else 1
 
     @property
     def n_rounds(self) -> int:
@@ -178,22 +113,13 @@ class Plan:
         """How all of it is transcribed."""
         return TranscribeOptions(language=self.language, temperature=TranscribeOptions.temperature[:1])
 
-    def options_for(self, row: str) -> DrafterOptions:
-        """What of the plan is for this row's drafter."""
-        drafter = row.partition(" ")[0]
+    def options_for(self, drafter: str) -> DrafterOptions:
+        """What of the plan is for this drafter."""
         return DrafterOptions(
             drafter,
             token_maps=self.token_maps if drafter in READS_MAPS else (),
             draft_model=self.draft_model if drafter in HAS_MODEL else None,
         )
-
-
-@dataclass(frozen=True)
-class Peak:
-    """A process's peak memory; is_whole: False where it was stopped before its end."""
-
-    mb: float
-    is_whole: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +128,7 @@ class Row:
 
     rounds: in how many it was measured; decoder_speed_up, end_to_end: times as fast as plain decoding in the same
     round; decoder_s: decoder and drafting; split_s: medians of the parts of total_s; acceptance: accepted of evaluated
-    drafts, None without any; peak: None where it was not measured; word_error_rate,
+    drafts, None without any; word_error_rate,
     character_error_rate: None without references; different: sounds, of all rounds, whose text, times or
     log-probabilities were not plain decoding's; dropped: why.
     """
@@ -219,10 +145,7 @@ class Row:
     passes: int
     tokens_per_pass: float | None
     rows_per_pass: float | None
-    texts_per_pass: float | None
     acceptance: float | None
-    acceptance_by_position: tuple[float | None, ...]
-    peak: Peak | None
     word_error_rate: float | None
     character_error_rate: float | None
     different: int
@@ -251,9 +174,7 @@ class Findings:
     """Everything that was found.
 
     files: those of the plan that were measured; n_windows: of the last, if not all of it was; fewer: why a drafter was
-    measured in fewer rounds, or none; texts: for each drafter and file the text in runs, each with its drafter;
-    verdict: None of batches, which auto knows nothing of; provider: what another provider of the encoder than the CPU
-    is worth.
+    measured in fewer rounds, or none.
     """
 
     bundle: Bundle
@@ -265,10 +186,8 @@ class Findings:
     fewer: Mapping[str, str]
     budget_s: float
     rows: Mapping[str, Row]
-    texts: Mapping[str, Sequence[Sequence[tuple[str, str]]]]
     profile: Profile | None
-    verdict: BenchVerdict | None
-    provider: ProviderWorth | None = None
+    recommendation: Recommendation
 
     @property
     def lossless(self) -> bool:
@@ -285,46 +204,39 @@ def bench(
     engine: Any,
     bundle: Bundle,
     plan: Plan,
-    peaks: Mapping[str, Peak],
     *,
     timer: Timer | None = None,
     on_heard: Callable[[], None] | None = None,
-    begins: Callable[[int | None], Callable[..., Any]] = lambda batch: transcribe,
 ) -> Findings:
     """Measure until `timer` is at its end. `on_heard` is told of each transcription.
-
-    begins: makes of a batch size what begins a transcription, see `rounds.hear`.
 
     Raises what a transcription does, and UsageError for a drafter that is not there, or too little time.
     """
     timer = timer or Timer()
     options = plan.transcribes
     timed: Any = TimedEngine(engine, timer)
-    listening = {row: functools.partial(hear, timed, bundle, begin=begins(plan.batch_of(row))) for row in plan.rows}
-    parts, plain_heard = _material(listening[PLAIN], plan, options, timer)
+    parts, plain_heard = _material(functools.partial(hear, timed, bundle), plan, options, timer)
     if on_heard is not None:
         for _ in plain_heard:
             on_heard()
     with contextlib.ExitStack() as stack:
 
-        def begin(round_: int, names: Sequence[str]) -> dict[str, tuple[str, Drafter]]:
+        def begin(round_: int, names: Sequence[str]) -> dict[str, Drafter]:
             stack.close()
-            made: dict[str, tuple[str, Drafter]] = {}
+            made: dict[str, Drafter] = {}
             target = TargetModel(bundle, threads=engine.threads, canceller=getattr(engine, "canceller", None))
             # What the first of them warns of is true of all rounds.
             with contextlib.nullcontext() if round_ == WARM_UP else silently():
                 for name in names:
-                    drafter = make_drafter(plan.options_for(name), target)
-                    made[name] = name, drafter
-                    stack.callback(drafter.close)
+                    made[name] = make_drafter(plan.options_for(name), target)
+                    stack.callback(made[name].close)
             return made
 
-        def listen(named: tuple[str, Drafter], part: Part[str], round_: int) -> Heard:
-            (name, drafter), heard_so = named, replace(options, draft_sources=round_ == WARM_UP)
-            return listening[name](part.source, heard_so, drafter, part.goes_on)
+        def listen(drafter: Drafter, part: Part[str], round_: int) -> Heard:
+            return hear(timed, bundle, part.source, options, drafter, part.goes_on)
 
         rounds = measure_rounds(
-            plan.rows,
+            plan.drafters,
             parts,
             plan.n_rounds,
             begin=begin,
@@ -335,7 +247,7 @@ def bench(
             most_rounds=0 if plan.rounds else MOST_ROUNDS,
             short_s=SHORT_S,
         )
-    return _findings(engine, bundle, plan, peaks, rounds, timer.budget_s)
+    return _findings(engine, bundle, plan, rounds, timer.budget_s)
 
 
 def _material(
@@ -345,10 +257,9 @@ def _material(
     that a warm-up and one round of all drafters do not fit into the budget."""
 
     def listen(file: str, goes_on: Callable[[int], bool]) -> Heard:
-        heard_so = replace(options, draft_sources=True)
-        return hear(file, heard_so, EmptyDrafter(), goes_on)
+        return hear(file, options, EmptyDrafter(), goes_on)
 
-    left_s = timer.left_s / len(plan.rows)
+    left_s = timer.left_s / len(plan.drafters)
     enough_s, limit_s = left_s / (1 + min(plan.n_rounds, ENOUGH_ROUNDS)), left_s / _LEAST
     with contextlib.suppress(OutOfTime):
         parts, heard = as_much_as_fits(plan.files, listen, timer, enough_s=enough_s, limit_s=limit_s)
@@ -364,19 +275,13 @@ def _findings(
     engine: Any,
     bundle: Bundle,
     plan: Plan,
-    peaks: Mapping[str, Peak],
     rounds: Rounds[Part[str]],
     budget_s: float,
 ) -> Findings:
     parts = rounds.sources
     is_whole = all(part.n_windows is None for part in parts)
     references = plan.references[: len(parts)] if is_whole else ()
-    rows = {name: _row(name, rounds, references, peaks.get(name)) for name in plan.rows if rounds.with_drafter(name)}
-    texts = {
-        name: [[run for segment in one.segments for run in segment_runs(segment, bundle.tokenizer)] for one in heard]
-        for name, heard in rounds.warm.items()
-        if name in rows
-    }
+    rows = {name: _row(name, rounds, references) for name in plan.drafters if rounds.with_drafter(name)}
     return Findings(
         bundle=bundle,
         threads=engine.threads,
@@ -387,51 +292,9 @@ def _findings(
         fewer=rounds.fewer,
         budget_s=budget_s,
         rows=rows,
-        texts=texts,
         profile=load_profile(bundle.digest, engine.threads),
-        verdict=None if plan.batch is not None else _verdict(rows, plan, engine.threads),
+        recommendation=_recommended(rows, plan),
     )
-
-
-def peak_memory(
-    plan: Plan,
-    model: Path,
-    threads: int | None,
-    on_done: Callable[[], None] | None = None,
-    *,
-    limit_s: float = math.inf,
-    encoder_provider: str = CPU,
-) -> dict[str, Peak]:
-    """The peak memory of a fresh process for each drafter; empty where the system does not tell.
-
-    A drafter whose process fails has no figure; one that takes more than its share of `limit_s` is stopped.
-    """
-    peaks: dict[str, Peak] = {}
-    timer = Timer(limit_s)
-    for at, name in enumerate(plan.rows):
-        own_s = timer.left_s / (len(plan.rows) - at)
-        options = plan.options_for(name)
-        command = [sys.executable, "-m", "specedge", "transcribe", plan.files[0], "-q", "-m", str(model)]
-        command += [
-            "--temperature-increment-on-fallback",
-            "None",
-            "--drafter",
-            options.name,
-            *(["-t", str(threads)] if threads else []),
-        ]
-        command += ["-l", plan.language] if plan.language else []
-        command += ["--encoder-provider", encoder_provider] if encoder_provider != CPU else []
-        command += ["--batch-size", str(plan.batch_of(name))] if plan.batch_of(name) else []
-        command += ["--draft-model", str(options.draft_model)] if options.draft_model else []
-        command += [word for path in options.token_maps for word in ("--token-map", str(path))]
-        if can_measure():
-            with contextlib.suppress(SpecedgeError):
-                # The measurement itself will say what is wrong.
-                found = run_measured(command, quiet=True, limit_s=own_s)
-                peaks[name] = Peak(found["peak_mb"], found["wall_s"] < own_s)
-        if on_done is not None:
-            on_done()
-    return peaks
 
 
 def read_references(paths: Sequence[Path], n_files: int) -> tuple[str, ...]:
@@ -445,7 +308,7 @@ def read_references(paths: Sequence[Path], n_files: int) -> tuple[str, ...]:
     return tuple(" ".join(read_sentences([str(path)], report=report)) for path in paths)
 
 
-def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str], peak: Peak | None) -> Row:
+def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str]) -> Row:
     counted = rounds.sums[0][name].counted
     said = ["".join(segment.text for segment in one.segments) for one in rounds.warm[name]]
     pairs = list(zip(references, said, strict=True)) if references else []
@@ -462,10 +325,7 @@ def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str], peak: 
         passes=counted.passes,
         tokens_per_pass=counted.tokens_per_pass,
         rows_per_pass=counted.rows_per_pass,
-        texts_per_pass=counted.texts_per_pass,
         acceptance=counted.acceptance_rate,
-        acceptance_by_position=counted.acceptance_by_position,
-        peak=peak,
         word_error_rate=word_errors(pairs).rate if pairs else None,
         character_error_rate=character_error_rate(pairs) if pairs else None,
         different=rounds.different[name],
@@ -483,23 +343,17 @@ def _medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {part: Spread.of([split[part] for split in splits]).median for part in SPLIT}
 
 
-def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int) -> BenchVerdict:
-    # auto begins with the verdict, so it is none. A drafter that saved no pass is not quicker, whatever the clock.
+def _recommended(rows: Mapping[str, Row], plan: Plan) -> Recommendation:
+    # auto changes with the windows. A drafter that saved no pass is not quicker, whatever the clock.
     sound = {
         name: row
         for name, row in rows.items()
         if row.is_sound and name != "auto" and (name == PLAIN or row.passes < rows[PLAIN].passes)
     }
-    verdict = choose(
+    found = recommend(
         {name: row.decoder_speed_up for name, row in sound.items()},
         {name: row.end_to_end for name, row in sound.items()},
-        threads=threads,
         rounds={name: row.rounds for name, row in rows.items()},
-        audio_s=rows[PLAIN].audio_s,
     )
-    chosen = plan.options_for(verdict.drafter)
-    return replace(
-        verdict,
-        draft_model=None if chosen.draft_model is None else str(chosen.draft_model),
-        token_maps=tuple(os.path.abspath(path) for path in chosen.token_maps),
-    )
+    chosen = plan.options_for(found.drafter)
+    return replace(found, draft_model=chosen.draft_model, token_maps=tuple(map(str, chosen.token_maps)))

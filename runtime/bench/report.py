@@ -9,13 +9,9 @@ from typing import Any
 from ..device import device_fields
 from ..output.report import aligned
 from .measure import Findings, Row
-from .verdict import PLAIN, Spread
+from .recommendation import PLAIN, Spread
 
 _FEWEST_CELLS, _MOST_CELLS = 8, 28
-COLUMNS = (
-    "drafter", "decoder", "(spread)", "end to end", "tokens/pass", "rows/pass", "texts/pass", "accepted", "decoder s",
-    "total s", "real time", "encoder", "peak MB", "WER", "CER", "same text",
-)  # fmt: skip
 
 
 def conditions(findings: Findings) -> str:
@@ -25,32 +21,7 @@ def conditions(findings: Findings) -> str:
         f"{manifest.name}, {manifest.precision}, {findings.threads} thread{'s' if findings.threads > 1 else ''}: "
         f"{n_files} file{'s' if n_files > 1 else ''}, {row.audio_s:.1f} s of audio, {row.tokens} tokens, "
         f"{n_rounds} round{'s' if n_rounds > 1 else ''} after a warm-up"
-        + ("" if findings.plan.batch is None else f"; pieces one by one, and up to {findings.plan.batch} together (x)")
     )
-
-
-def cells(row: Row) -> list[str]:
-    """A row of the table, as `COLUMNS`; speed-ups are times plain decoding, seconds medians of a round."""
-    speed = row.decoder_speed_up
-    least, greatest = speed.usual
-    return [
-        row.drafter,
-        f"{speed.median:.2f}x",
-        f"{least:.2f}-{greatest:.2f}",
-        f"{row.end_to_end.median:.2f}x",
-        "-" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}",
-        "-" if row.rows_per_pass is None else f"{row.rows_per_pass:.1f}",
-        "-" if row.texts_per_pass is None else f"{row.texts_per_pass:.1f}",
-        "-" if row.acceptance is None else f"{row.acceptance:.0%}",
-        f"{row.decoder_s.median:.3f}",
-        f"{row.total_s.median:.3f}",
-        f"{row.real_time_factor:.3f}",
-        f"{row.encoder_share:.0%}",
-        "-" if row.peak is None else f"{row.peak.mb:.0f}{'' if row.peak.is_whole else '+'}",
-        "-" if row.word_error_rate is None else f"{row.word_error_rate:.1%}",
-        "-" if row.character_error_rate is None else f"{row.character_error_rate:.1%}",
-        "dropped" if row.dropped is not None else "yes" if row.different == 0 else "NO",
-    ]
 
 
 def table(findings: Findings, columns: int, *, blocks: bool = True) -> list[str]:
@@ -60,8 +31,7 @@ def table(findings: Findings, columns: int, *, blocks: bool = True) -> list[str]
     """
     rows = sorted(findings.rows.values(), key=lambda row: (not takes_part(row), -row.decoder_speed_up.median))
     longest = max(row.decoder_speed_up.usual[1] for row in rows if takes_part(row))
-    full = "accepted" if findings.plan.batch is None else "texts/pass"
-    narrow = [["drafter", "decoder", "", "end to end", "tok/pass", full, "text"], *(_narrow(row, full) for row in rows)]
+    narrow = [["drafter", "decoder", "", "end to end", "tok/pass", "accepted", "text"], *map(_cells, rows)]
     room = columns - max(map(len, aligned(narrow)))
     n_cells = max(min(room, _MOST_CELLS), _FEWEST_CELLS)
     for line, row in zip(narrow[1:], rows, strict=True):
@@ -72,29 +42,23 @@ def table(findings: Findings, columns: int, *, blocks: bool = True) -> list[str]
 
 def takes_part(row: Row) -> bool:
     """Whether its time says anything about drafting: a drafter that drafted nothing is plain decoding with scatter."""
-    return row.has_drafted or row.drafter.split()[0] == PLAIN  # also "none x8"
+    return row.has_drafted or row.drafter == PLAIN
 
 
-def _narrow(row: Row, full: str) -> list[str]:
-    wide = dict(zip(COLUMNS, cells(row), strict=True))
-    text = {"yes": "same", "NO": "DIFFERS"}.get(wide["same text"], wide["same text"])
+def _cells(row: Row) -> list[str]:
+    tokens = "-" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}"
+    text = "dropped" if row.dropped is not None else "same" if row.different == 0 else "DIFFERS"
     if not takes_part(row):
-        return [row.drafter, "-", "", "-", wide["tokens/pass"], "nothing", text]
-    return [row.drafter, wide["decoder"], "", wide["end to end"], wide["tokens/pass"], wide[full], text]
+        return [row.drafter, "-", "", "-", tokens, "nothing", text]
+    accepted = "-" if row.acceptance is None else f"{row.acceptance:.0%}"
+    decoder, end_to_end = f"{row.decoder_speed_up.median:.2f}x", f"{row.end_to_end.median:.2f}x"
+    return [row.drafter, decoder, "", end_to_end, tokens, accepted, text]
 
 
 def _bar(speed: Spread, longest: float, n_cells: int, blocks: bool) -> str:
     full, light = ("█", "░") if blocks else ("#", "-")
     least, greatest = (round(n_cells * value / longest) for value in speed.usual)
     return full * least + light * (greatest - least)
-
-
-def verdict_words(findings: Findings) -> str:
-    """The verdict, and whether it is not kept; empty where there is none."""
-    if findings.verdict is None:
-        return ""
-    said = findings.verdict.words()
-    return f"not kept, since the machine was busy: {said}" if findings.was_busy else said
 
 
 def remarks(findings: Findings) -> Sequence[str]:
@@ -114,8 +78,6 @@ def remarks(findings: Findings) -> Sequence[str]:
             f"this machine was busy: plain decoding took {least_s:.3f} to {greatest_s:.3f} s in a round; close other "
             "programs and measure again"
         )
-    if findings.provider is not None:
-        found.append(findings.provider.words())
     idle = [name for name, row in findings.rows.items() if not takes_part(row)]
     if idle:
         found.append(f"these drafters proposed nothing: {', '.join(idle)}")
@@ -141,16 +103,12 @@ def _less(findings: Findings) -> list[str]:
     for name, why in findings.fewer.items():
         rounds = findings.rows[name].rounds if name in findings.rows else 0
         parts.append(f"{name} in {rounds or 'no'} round{'' if rounds == 1 else 's'} ({why})")
-    stopped = [name for name, row in findings.rows.items() if row.peak is not None and not row.peak.is_whole]
-    if stopped:
-        whose = "all" if len(stopped) == len(findings.rows) else ", ".join(stopped)
-        parts.append(f"the peak memory of {whose} until they were stopped (+)")
     return parts
 
 
 def to_json(findings: Findings) -> dict[str, Any]:
-    """Conditions, figures of each drafter, and the verdict. Spreads are [median, least, greatest]."""
-    manifest, profile, verdict = findings.bundle.manifest, findings.profile, findings.verdict
+    """Conditions, figures of each drafter, and the recommendation. Spreads are [median, least, greatest]."""
+    manifest, profile, chosen = findings.bundle.manifest, findings.profile, findings.recommendation
     return {
         "benchmark": "specedge bench",
         "model": manifest.name,
@@ -165,16 +123,13 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "pass_s": None if profile is None else {str(k): seconds for k, seconds in profile.pass_s.items()},
         "drafters": {name: _row(row) for name, row in findings.rows.items()},
         "lossless": findings.lossless,
-        "batch": findings.plan.batch,
         "busy": findings.was_busy,
-        "encoder_provider": None if findings.provider is None else asdict(findings.provider),
-        "verdict": None if verdict is None else verdict.to_json() | {"words": verdict.words()},
+        "recommendation": asdict(chosen) | {"words": chosen.words()},
     }
 
 
 def _row(row: Row) -> dict[str, Any]:
-    found = {field.name: getattr(row, field.name) for field in fields(row) if field.name not in ("drafter", "peak")}
-    found["peak_mb"] = None if row.peak is None else row.peak.mb
+    found = {field.name: getattr(row, field.name) for field in fields(row) if field.name != "drafter"}
     found |= {"real_time_factor": row.real_time_factor, "encoder_share": row.encoder_share}
     return {name: _rounded(value) for name, value in found.items()}
 

@@ -27,7 +27,7 @@ from ..decoding.statistics import Speculation
 from ..longform.segments import Segment
 from ..longform.transcribe import transcribe
 from ..options import TranscribeOptions
-from .verdict import PLAIN, Spread
+from .recommendation import PLAIN, Spread
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
@@ -306,12 +306,8 @@ def hear(
     options: TranscribeOptions,
     drafter: Drafter,
     goes_on: Callable[[int], bool] = lambda n_windows: True,
-    begin: Callable[..., Any] = transcribe,
 ) -> Heard:
-    """Transcribe a sound, until `goes_on`, asked with the number of windows done, says no. Raises as `transcribe`.
-
-    begin: called as `transcribe`, for something else that has a `Transcription`'s attributes.
-    """
+    """Transcribe a sound, until `goes_on`, asked with the number of windows done, says no. Raises as `transcribe`."""
     started = time.perf_counter()
     n_windows, until_s, is_stopped = 0, 0.0, False
 
@@ -323,7 +319,7 @@ def hear(
 
     segments = []
     with open_audio(source) as stream:
-        done = begin(engine, bundle, stream, options, drafter=drafter, on_progress=on_progress)
+        done = transcribe(engine, bundle, stream, options, drafter=drafter, on_progress=on_progress)
         try:
             for segment in done:
                 segments.append(segment)

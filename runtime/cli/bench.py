@@ -1,10 +1,8 @@
-"""`specedge bench`: every drafter beside plain decoding on the user's own audio, and a verdict that is kept."""
+"""`specedge bench`: every drafter beside plain decoding on the user's own audio, and a recommendation."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from ..bench.rounds import Timer
     from ..bundle.bundle import Bundle
 
-MEMORY_SHARE = 0.15  # of the budget, at most, for peak memory
 _FILE = click.Path(path_type=Path)
 
 
@@ -51,12 +48,6 @@ _FILE = click.Path(path_type=Path)
     metavar="SECONDS",
     help="Time for everything.",
 )
-@click.option(
-    "--batch",
-    type=click.IntRange(min=2),
-    metavar="N",
-    help="Measure batched mode: each drafter with pieces one by one, and with up to N together. No verdict.",
-)
 @JSON
 @click.pass_context
 def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
@@ -74,7 +65,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
       specedge bench talk.wav
       specedge bench shift1.wav shift2.wav -m whisper-base --draft-model whisper-tiny
       specedge bench talk.wav --reference talk.txt --drafters ctc,ngram
-      specedge bench talk.wav --json | jq .verdict
+      specedge bench talk.wav --json | jq .recommendation
     """
     from ..audio.audio import open_audio
     from ..bench.rounds import Timer
@@ -128,52 +119,30 @@ def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan
         language=None if given["language"] is None else find_language(given["language"]),
         references=read_references(given["references"], len(files)),
         rounds=given["rounds"],
-        batch=given["batch"],
     )
 
 
 def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer, provider: str) -> Findings:
     from ..bench.measure import bench as measure
-    from ..bench.measure import peak_memory
     from ..console import Progress
+    from ..engine.packed import map_large_blocks
+    from ..engine.speech import open_engine
 
-    n_drafters = len(plan.rows)
-    with Progress(n_drafters * (1 + len(plan.files) * (1 + plan.n_rounds)), "transcriptions", "bench") as progress:
-        # Before the engine is there: a process is charged with what its parent held when it was started.
-        limit_s = MEMORY_SHARE * timer.budget_s
-        peaks = peak_memory(plan, bundle.path, threads, progress.update, limit_s=limit_s, encoder_provider=provider)
-        from ..engine.packed import map_large_blocks
-        from ..engine.speech import open_engine
-
+    n_drafters = len(plan.drafters)
+    with Progress(n_drafters * len(plan.files) * (1 + plan.n_rounds), "transcriptions", "bench") as progress:
         map_large_blocks()
         engine = open_engine(bundle, threads=threads, encoder_provider=provider)
         known = bundle if provider == CPU else bundle.behind(engine.encoder_provider)
         with engine.interruptible():
-            found = measure(engine, known, plan, peaks, timer=timer, on_heard=progress.update, begins=_begins)
-            if provider == CPU:
-                return found
-            from ..bench.provider import provider_worth
-
-            cpu = open_engine(bundle, threads=threads, canceller=engine.canceller)
-            worth = provider_worth(engine, cpu, bundle, found.files, plan.transcribes, found.n_windows)
-            return replace(found, provider=worth)
-
-
-def _begins(batch: int | None) -> Any:
-    """What begins a transcription, in pieces with this batch size, or None for window after window."""
-    from ..batched import transcribe_pieces
-    from ..longform.transcribe import transcribe
-
-    return transcribe if batch is None else partial(transcribe_pieces, batch_size=batch)
+            return measure(engine, known, plan, timer=timer, on_heard=progress.update)
 
 
 def _report(findings: Findings, *, as_json: bool) -> None:
-    """The table and the verdict for a person; with `as_json` on standard error, and one JSON object on the output."""
+    """The table and the recommendation; with `as_json` on standard error, and one JSON object on the output."""
     import json
     import shutil
 
-    from ..bench.report import conditions, remarks, table, to_json, verdict_words
-    from ..bench.verdict import load_verdict, save_verdict
+    from ..bench.report import conditions, remarks, table, to_json
 
     click.echo(conditions(findings) + "\n", err=as_json)
     for line in table(findings, shutil.get_terminal_size().columns, blocks=_has_blocks(as_json)):
@@ -181,18 +150,9 @@ def _report(findings: Findings, *, as_json: bool) -> None:
     click.echo(err=as_json)
     for remark in remarks(findings):
         notify(remark)
-    verdict, digest = findings.verdict, findings.bundle.digest
-    kept_in = None
-    if verdict is not None:
-        before = load_verdict(digest, verdict.threads)
-        if not findings.was_busy:
-            kept_in = str(save_verdict(digest, verdict))
-            notify(f"the verdict is kept in {kept_in}")
-        if before is not None and before.arguments != verdict.arguments:
-            notify(f"the verdict kept before was {before.arguments}")
-        click.secho(verdict_words(findings), bold=True, err=as_json)
+    click.secho(findings.recommendation.words(), bold=True, err=as_json)
     if as_json:
-        click.echo(json.dumps(to_json(findings) | {"kept_in": kept_in}))
+        click.echo(json.dumps(to_json(findings)))
 
 
 def _is_terminal() -> bool:

@@ -63,13 +63,13 @@ def benched(clock: Clock, files: Sequence[str], budget_s: float, **more: Any) ->
     opened.manifest.name, opened.manifest.precision = "endless", "int8"
     opened.manifest.files, opened.manifest.graphs = {}, {}
     plan = Plan(files=tuple(files), drafters=("none", "ngram"), **more)
-    return measure.bench(Endless(clock), opened, plan, {}, timer=Timer(budget_s, clock))
+    return measure.bench(Endless(clock), opened, plan, timer=Timer(budget_s, clock))
 
 
 def test_a_text_that_fails_is_not_decoded_at_other_temperatures(clock: Clock, tmp_path: Path) -> None:
     found = benched(clock, [wav(tmp_path / "a.wav", 3.0)], 1000 * TEXT_S, rounds=5)
     assert clock.now_s < 26 * TEXT_S  # of one window at all temperatures, five samples above 0
-    assert set(found.rows) == {"none", "ngram"} and found.n_rounds == found.verdict.rounds == 5
+    assert set(found.rows) == {"none", "ngram"} and found.n_rounds == found.recommendation.rounds == 5
     assert found.lossless and found.rows["ngram"].tokens == found.rows["none"].tokens == N_TEXT_CTX // 2
     assert not [remark for remark in remarks(found) if "--budget" in remark]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from specedge.errors import UsageError
+from specedge.runtime.bench.recommendation import Spread
 from specedge.runtime.bench.rounds import WARM_UP, Heard, Rounds, Timer, measure_rounds, turned
-from specedge.runtime.bench.verdict import Spread
 from specedge.runtime.decoding.statistics import Speculation
 from specedge.runtime.longform.segments import Segment
 

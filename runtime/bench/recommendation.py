@@ -1,4 +1,4 @@
-"""Which drafter to use on this device: chosen from what `specedge bench` measured, said in words, and kept in a file.
+"""Which drafter to use on this device, chosen from what `specedge bench` measured and said in words.
 
 The quickest drafter whose text was that of plain decoding is chosen if it was quicker than plain decoding in every
 round, or in four fifths of ten or more, and by 2 % in the median; else plain decoding is. A single round has no spread
@@ -7,16 +7,12 @@ of its own and is taken to be 5 % off either way.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
-from ..device import device_fields, device_path, read_device_file, write_device_file
-
-__all__ = ["MANY", "PLAIN", "Spread", "BenchVerdict", "choose", "load_verdict", "save_verdict", "verdict_path"]
+__all__ = ["MANY", "PLAIN", "Recommendation", "Spread", "recommend"]
 
 
 @dataclass(frozen=True)
@@ -48,17 +44,14 @@ MANY = 10
 MIN_GAIN = 1.02  # less is not worth a change of settings
 FEW = 3  # drafters that are named one by one
 ONE_ROUND = 1.05  # what a single round may be off by, either way
-_KIND = "specedge verdict"
-_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchVerdict:
+class Recommendation:
     """The choice. decoder_speed_up, end_to_end: times as fast as plain decoding; least, greatest: of a round, or what
     most of many rounds lie between; near: drafters that these rounds cannot tell apart from it; draft_model,
-    token_maps: as they were given; rounds: in which the choice was measured; audio_s: of the measurement."""
+    token_maps: as they were given; rounds: in which the choice was measured."""
 
-    threads: int
     drafter: str
     decoder_speed_up: float = 1.0
     least: float = 1.0
@@ -68,7 +61,6 @@ class BenchVerdict:
     draft_model: str | None = None
     token_maps: tuple[str, ...] = ()
     rounds: int = 0
-    audio_s: float = 0.0
 
     @property
     def arguments(self) -> str:
@@ -99,50 +91,24 @@ class BenchVerdict:
         near = f"{len(self.near)} others" if len(self.near) > FEW else ", ".join(self.near)
         return f"{said}; these rounds do not tell it apart from {near}"
 
-    def to_json(self) -> dict[str, Any]:
-        """For the file and for the last line of the bench."""
-        return {"kind": _KIND, "version": _VERSION, **device_fields(self.threads), **asdict(self)}
 
-    @classmethod
-    def from_json(cls, value: Any) -> BenchVerdict:
-        """The inverse. Raises ValueError for anything else."""
-        try:
-            if value["kind"] != _KIND or value["version"] != _VERSION:
-                raise ValueError("another kind of file")
-            verdict = cls(**{field.name: value[field.name] for field in fields(cls)})
-            verdict = replace(verdict, near=tuple(verdict.near), token_maps=tuple(verdict.token_maps))
-            speeds = (verdict.decoder_speed_up, verdict.least, verdict.greatest, verdict.end_to_end)
-            is_right = isinstance(verdict.drafter, str) and all(math.isfinite(speed) and speed > 0 for speed in speeds)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a verdict: {error}") from None
-        if not is_right:
-            raise ValueError("not a verdict: it holds values that cannot be")
-        return verdict
-
-
-def choose(
-    decoder: Mapping[str, Spread],
-    end_to_end: Mapping[str, Spread],
-    *,
-    threads: int,
-    rounds: Mapping[str, int],
-    audio_s: float,
-) -> BenchVerdict:
-    """The verdict over drafters by how many times as fast as plain decoding they were, and in how many rounds.
+def recommend(
+    decoder: Mapping[str, Spread], end_to_end: Mapping[str, Spread], *, rounds: Mapping[str, int]
+) -> Recommendation:
+    """The choice among drafters by how many times as fast as plain decoding they were, and in how many rounds.
 
     Only drafters that may be chosen are given: none whose text was another, or that was dropped. rounds has "none" too.
     """
-    measured: dict[str, Any] = {"threads": threads, "audio_s": round(audio_s, 3)}
     quickest = sorted((name for name in decoder if name != PLAIN), key=lambda name: -decoder[name].median)
     may_be = {name: _may_be(decoder[name], rounds[name]) for name in quickest}
     sure = [name for name in quickest if decoder[name].median >= MIN_GAIN and may_be[name][0] > 1]
     if not sure:
         near = tuple(name for name in quickest if may_be[name][1] >= MIN_GAIN)
-        return BenchVerdict(drafter=PLAIN, near=near, rounds=rounds[PLAIN], **measured)
+        return Recommendation(drafter=PLAIN, near=near, rounds=rounds[PLAIN])
     best = sure[0]
     speed = decoder[best]
     least, greatest = speed.usual
-    return BenchVerdict(
+    return Recommendation(
         rounds=rounds[best],
         drafter=best,
         decoder_speed_up=round(speed.median, 4),
@@ -150,7 +116,6 @@ def choose(
         greatest=round(greatest, 4),
         end_to_end=round(end_to_end[best].median, 4),
         near=tuple(name for name in quickest if name != best and may_be[name][1] >= may_be[best][0]),
-        **measured,
     )
 
 
@@ -159,24 +124,3 @@ def _may_be(speed: Spread, rounds: int) -> tuple[float, float]:
     off = ONE_ROUND if rounds == 1 else 1.0
     least, greatest = speed.usual
     return least / off, greatest * off
-
-
-def verdict_path(bundle_digest: str, threads: int) -> Path:
-    """Where the verdict about a bundle on this device lies, whether or not there is one."""
-    return device_path(bundle_digest, threads, ".verdict")
-
-
-def load_verdict(bundle_digest: str, threads: int) -> BenchVerdict | None:
-    """The verdict kept last; None where there is none that can be used."""
-    try:
-        verdict = BenchVerdict.from_json(read_device_file(verdict_path(bundle_digest, threads)))
-    except ValueError:
-        return None
-    return verdict if verdict.threads == threads else None
-
-
-def save_verdict(bundle_digest: str, verdict: BenchVerdict) -> Path:
-    """Keep `verdict`; returns its file. Raises ResourceError when it cannot be written."""
-    path = verdict_path(bundle_digest, verdict.threads)
-    write_device_file(path, verdict.to_json())
-    return path
