@@ -3,9 +3,11 @@
 A thin layer: models are `specedge.WhisperModel`. docs/compat.md says what differs from faster-whisper.
 """
 
+import os
+
 from .audio import decode_audio
 from .transcribe import BatchedInferencePipeline, WhisperModel
-from .utils import available_models, download_model, format_timestamp
+from .utils import RUN_VARIABLE, available_models, download_model, end_in_one_line, format_timestamp
 from .version import __version__
 
 __all__ = [
@@ -17,3 +19,6 @@ __all__ = [
     "download_model",
     "format_timestamp",
 ]
+
+if os.environ.get(RUN_VARIABLE):
+    end_in_one_line()

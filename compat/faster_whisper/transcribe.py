@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,16 @@ from numpy.typing import NDArray
 from specedge.errors import AudioError, UsageError
 from specedge.runtime import batched, model
 from specedge.runtime.audio.audio import NO_SAMPLES
+from specedge.runtime.audio.vad import Piece as Speech
 from specedge.runtime.bundle.bundle import choose_bundle
 from specedge.runtime.longform.segments import Segment, TranscriptionInfo, Word
 from specedge.runtime.longform.transcribe import compression_ratio as get_compression_ratio
-from specedge.runtime.longform.windows import Piece
+from specedge.runtime.longform.vad_filter import SpeechMap, restore_times
+from specedge.runtime.longform.windows import Piece, cut_window
 from specedge.runtime.longform.words import last_end_s, time_words
 
 from .audio import decode_audio, pad_or_trim
-from .ct2 import Encoded, Whisper
+from .ct2 import Encoded, GenerationResult, Whisper
 from .feature_extractor import FeatureExtractor
 from .tokenizer import _LANGUAGE_CODES, HFTokenizer, Tokenizer
 from .utils import (
@@ -33,6 +36,7 @@ from .utils import (
     format_timestamp,
     get_end,
     get_logger,
+    installed_model,
 )
 from .vad import SpeechTimestampsMap, VadOptions, collect_chunks, get_speech_timestamps
 
@@ -58,12 +62,16 @@ __all__ = [
     "get_end",
     "get_logger",
     "get_speech_timestamps",
+    "get_suppressed_tokens",
+    "merge_punctuations",
     "pad_or_trim",
+    "restore_speech_timestamps",
 ]
 
 BEAM_SIZE = 5
 """faster-whisper's default; drafts save most with 1."""
 _FALLS_BACK = ("int8", "int8_float32", "float32")
+_ON_CPU = ("default", "auto", "int4", *_FALLS_BACK)
 _SILENCE = np.zeros(1, np.float32)
 
 
@@ -103,9 +111,9 @@ class WhisperModel(model.WhisperModel):
     """A model with faster-whisper's defaults; see `specedge.WhisperModel`.
 
     Other than there: SPECEDGE_COMPAT_MODEL names the model to use whatever is asked for, and
-    SPECEDGE_COMPAT_ENCODER_PROVIDER what its encoder runs on (`specedge.WhisperModel`); a precision that is not
-    installed is replaced by the installed one, with a warning; audio without samples has no segments; options of
-    CTranslate2 that need a GPU or several processes are ignored.
+    SPECEDGE_COMPAT_ENCODER_PROVIDER what its encoder runs on (`specedge.WhisperModel`); a model that is not installed
+    is fetched, a folder of another format converted, once; devices and precisions that are not here are replaced by
+    the CPU and the installed precision, with a warning; audio without samples has no segments.
     """
 
     def __init__(
@@ -124,7 +132,13 @@ class WhisperModel(model.WhisperModel):
         **model_kwargs: Any,
     ) -> None:
         self.logger = get_logger()
+        if device not in ("cpu", "auto") or compute_type not in _ON_CPU:
+            asked = f"device={device!r}, compute_type={compute_type!r}"
+            self.logger.warning("%s: specedge runs on the CPU, with the installed precision", asked)
+            device, device_index = "cpu", 0
+            compute_type = compute_type if compute_type in _ON_CPU else "default"
         name = chosen_model(model_size_or_path)
+        name = installed_model(name, download_root, revision, fetches=not local_files_only)
         super().__init__(
             name,
             device,
@@ -225,6 +239,140 @@ class WhisperModel(model.WhisperModel):
             last_speech_timestamp = last_end_s(timed) or last_speech_timestamp
         return last_speech_timestamp
 
+    def find_alignment(
+        self,
+        tokenizer: Tokenizer,
+        text_tokens: Sequence[Sequence[int]],
+        encoder_output: Any,
+        num_frames: int | Sequence[int],
+        median_filter_width: int = 7,
+    ) -> list[list[dict[str, Any]]]:
+        """The words of each text with "word", "tokens", "start", "end" (seconds of its window) and "probability"."""
+        found = self.model.align(
+            encoder_output, tokenizer.sot_sequence, text_tokens, num_frames, median_filter_width=median_filter_width
+        )
+        texts = []
+        for one, ids in zip(found, text_tokens, strict=True):
+            words, tokens = tokenizer.split_to_word_tokens(list(ids))
+            first_step = {token: step for token, step in reversed(one.alignments)}
+            bounds = [0, *accumulate(map(len, tokens))]
+            times = [first_step[bound] / self.tokens_per_second for bound in bounds]
+            texts.append(
+                [
+                    {
+                        "word": word,
+                        "tokens": part,
+                        "start": times[i],
+                        "end": times[i + 1],
+                        "probability": float(np.mean(one.text_token_probs[bounds[i] : bounds[i + 1]])),
+                    }
+                    for i, (word, part) in enumerate(zip(words, tokens, strict=True))
+                ]
+            )
+        return texts
+
+    def generate_with_fallback(
+        self, encoder_output: Any, prompt: list[int], tokenizer: Tokenizer, options: TranscriptionOptions
+    ) -> tuple[GenerationResult, float, float, float]:
+        """The text of one window, its average log-probability, the last temperature tried and its compression ratio."""
+        tried: list[tuple[GenerationResult, float, float, float]] = []
+        most, least = options.compression_ratio_threshold, options.log_prob_threshold
+        for temperature in options.temperatures:
+            (result,) = self._generated(encoder_output, [prompt], options, temperature)
+            ids = result.sequences_ids[0]
+            average, ratio = _average(result, options), get_compression_ratio(tokenizer.decode(ids).strip())
+            tried.append((result, average, temperature, ratio))
+            is_unsure = least is not None and average < least
+            silence = options.no_speech_threshold
+            if is_unsure and silence is not None and result.no_speech_prob > silence:
+                return tried[-1]
+            if not is_unsure and (most is None or ratio <= most):
+                return tried[-1]
+        best = max([one for one in tried if most is not None and one[3] <= most] or tried, key=lambda one: one[1])
+        return best[0], best[1], tried[-1][2], best[3]
+
+    def _generated(
+        self, encoded: Any, prompts: Sequence[list[int]], options: TranscriptionOptions, temperature: float
+    ) -> list[GenerationResult]:
+        """The texts of windows behind their prompts. Raises ValueError where they cannot be so long."""
+        n_prompt = max(map(len, prompts))
+        limit = self.max_length if options.max_new_tokens is None else n_prompt + options.max_new_tokens
+        if limit > self.max_length:
+            raise ValueError(
+                f"{n_prompt} tokens of prompt and max_new_tokens={options.max_new_tokens} are over {self.max_length}"
+            )
+        sampling: dict[str, Any] = {"beam_size": options.beam_size, "patience": options.patience}
+        if temperature > 0:
+            sampling = {"beam_size": 1, "num_hypotheses": options.best_of, "sampling_topk": 0}
+        return self.model.generate(
+            encoded,
+            prompts,
+            length_penalty=options.length_penalty,
+            repetition_penalty=options.repetition_penalty,
+            no_repeat_ngram_size=options.no_repeat_ngram_size,
+            max_length=limit,
+            suppress_blank=options.suppress_blank,
+            suppress_tokens=options.suppress_tokens,
+            max_initial_timestamp_index=round(options.max_initial_timestamp / self.time_precision),
+            return_scores=True,
+            return_no_speech_prob=True,
+            sampling_temperature=temperature,
+            **sampling,
+        )
+
+    def generate_segments(
+        self,
+        features: NDArray[Any],
+        tokenizer: Tokenizer,
+        options: TranscriptionOptions,
+        log_progress: bool,
+        encoder_output: Any = None,
+    ) -> Iterable[Segment]:
+        """The segments of log-mel [n_mels, n_frames], window by window; all of it, whatever `clip_timestamps` says."""
+        n_frames, step, number, seek = features.shape[-1] - 1, self.feature_extractor.nb_max_frames, 0, 0
+        given = options.initial_prompt or []
+        before = tokenizer.encode(" " + given.strip()) if isinstance(given, str) else list(given)
+        ended_s = 0.0
+        while seek < n_frames:
+            size = min(step, n_frames - seek)
+            mel = features[:, seek : seek + size]
+            encoded = self.encode(mel) if encoder_output is None or seek else encoder_output
+            prefix = None if seek else options.prefix
+            prompt = self.get_prompt(tokenizer, before, options.without_timestamps, prefix, options.hotwords)
+            result, average, temperature, ratio = self.generate_with_fallback(encoded, prompt, tokenizer, options)
+            silence, least = options.no_speech_threshold, options.log_prob_threshold
+            is_silent = silence is not None and result.no_speech_prob > silence
+            if is_silent and not (least is not None and average > least):
+                seek += size
+                continue
+            ids = result.sequences_ids[0]
+            items, n_advance = self._cut(ids, size, seek)
+            if options.word_timestamps:
+                marks = options.prepend_punctuations, options.append_punctuations
+                ended_s = self.add_word_timestamps([items], tokenizer, encoded, size, *marks, ended_s)
+            for item in items:
+                words = [Word(**word) for word in item["words"]] if options.word_timestamps else None
+                text = tokenizer.decode(item["tokens"])
+                yield Segment(
+                    number, seek, item["start"], item["end"], text, item["tokens"], average, ratio,
+                    result.no_speech_prob, words, temperature,
+                )  # fmt: skip
+                number += 1
+            before = [*before, *ids]
+            if not options.condition_on_previous_text or temperature > options.prompt_reset_on_temperature:
+                before = []
+            seek += n_advance
+
+    def _cut(self, ids: Sequence[int], n_frames: int, seek: int) -> tuple[list[dict[str, Any]], int]:
+        """The segments of a window's text with "seek", "start", "end" and "tokens", and how many frames are done."""
+        special = self.bundle.manifest.whisper_tokens
+        cut = cut_window(ids, n_frames, special, time_offset_s=seek / self.frames_per_second)
+        items = [
+            {"seek": seek, "start": piece.start_s, "end": piece.end_s, "tokens": list(piece.tokens)}
+            for piece in cut.pieces
+        ]
+        return items, cut.n_advance
+
     def generate_segment_batched(
         self, features: NDArray[Any], tokenizer: Tokenizer, options: Any, encoder_output: Encoded | None = None
     ) -> dict[str, list[Any]]:
@@ -254,8 +402,66 @@ class WhisperModel(model.WhisperModel):
         }
 
 
+def _average(result: GenerationResult, options: TranscriptionOptions) -> float:
+    """The average log-probability of a text's tokens, its end included."""
+    n_ids = len(result.sequences_ids[0])
+    return float(result.scores[0] * max(1, n_ids) ** options.length_penalty / (n_ids + 1))
+
+
 class BatchedInferencePipeline(batched.BatchedInferencePipeline):
     """A way of using a model for long audio with pauses; see `specedge.BatchedInferencePipeline`."""
+
+    model: WhisperModel
+    last_speech_timestamp = 0.0
+
+    def forward(
+        self,
+        features: NDArray[Any],
+        tokenizer: Tokenizer,
+        chunks_metadata: Sequence[Mapping[str, Any]],
+        options: TranscriptionOptions,
+    ) -> list[list[dict[str, Any]]]:
+        """The segments of each window of log-mels [n_windows, n_mels, n_frames], a chunk with "offset", "duration"."""
+        encoded, outputs = self.generate_segment_batched(features, tokenizer, options)
+        per_s = self.model.frames_per_second
+        sizes = [math.ceil(chunk["duration"]) * per_s for chunk in chunks_metadata]
+        windows = []
+        for chunk, size, output in zip(chunks_metadata, sizes, outputs, strict=True):
+            items, _ = self.model._cut(output["tokens"], size, round(chunk["offset"] * per_s))
+            for item in items:
+                text = tokenizer.decode(item["tokens"])
+                about = {"avg_logprob": output["avg_logprob"], "no_speech_prob": output["no_speech_prob"]}
+                item.update(about, text=text, compression_ratio=get_compression_ratio(text))
+            windows.append(items)
+        if options.word_timestamps:
+            marks = options.prepend_punctuations, options.append_punctuations
+            self.last_speech_timestamp = self.model.add_word_timestamps(
+                windows, tokenizer, encoded, sizes, *marks, self.last_speech_timestamp
+            )
+        return windows
+
+    def generate_segment_batched(
+        self, features: NDArray[Any], tokenizer: Tokenizer, options: TranscriptionOptions
+    ) -> tuple[Encoded, list[dict[str, Any]]]:
+        """The features of each window, and of each its text's "tokens", "avg_logprob" and "no_speech_prob"."""
+        given = options.initial_prompt or []
+        before = tokenizer.encode(given) if isinstance(given, str) else list(given)
+        prompt = self.model.get_prompt(tokenizer, before, options.without_timestamps, hotwords=options.hotwords)
+        encoded = self.model.encode(features)
+        prompts = [list(prompt) for _ in encoded]
+        if options.multilingual and tokenizer.language is not None:
+            for one, languages in zip(prompts, self.model.model.detect_language(encoded), strict=True):
+                one[prompt.index(tokenizer.language)] = tokenizer.tokenizer.token_to_id(languages[0][0]) or 0
+        found = self.model._generated(encoded, prompts, options, options.temperatures[0])
+        outputs = [
+            {
+                "tokens": one.sequences_ids[0],
+                "avg_logprob": _average(one, options),
+                "no_speech_prob": one.no_speech_prob,
+            }
+            for one in found
+        ]
+        return encoded, outputs
 
     def transcribe(self, audio: Any, *arguments: Any, **named: Any) -> Any:
         """As there, with faster-whisper's defaults."""
@@ -291,6 +497,47 @@ def _transcribe(method: Callable[..., Any], owner: Any, audio: Any, *arguments: 
         if not str(error).endswith(NO_SAMPLES):
             raise
         return method(_SILENCE, **options)
+
+
+def restore_speech_timestamps(
+    segments: Iterable[Segment], speech_chunks: Sequence[Mapping[str, int]], sampling_rate: int
+) -> Iterable[Segment]:
+    """The segments of the joined speech of chunks with the times of the audio, which has 16 kHz."""
+    times = SpeechMap()
+    for chunk in speech_chunks:
+        times.add(Speech(start=chunk["start"], end=chunk["end"], is_new=True))
+    for segment in segments:
+        yield restore_times(segment, times)
+
+
+def get_suppressed_tokens(tokenizer: Tokenizer, suppress_tokens: Sequence[int] | None) -> tuple[int, ...]:
+    """The ids that are never written: those given, -1 for signs that nobody speaks, and special ones."""
+    given = set(suppress_tokens or ())
+    if -1 in given:
+        given = {id_ for id_ in given if id_ >= 0} | set(tokenizer.non_speech_tokens)
+    special = (tokenizer.transcribe, tokenizer.translate, tokenizer.sot)
+    special += (tokenizer.sot_prev, tokenizer.sot_lm, tokenizer.no_speech)
+    return tuple(sorted(given | {id_ for id_ in special if id_ is not None}))
+
+
+def merge_punctuations(alignment: list[dict[str, Any]], prepended: str, appended: str) -> None:
+    """Join marks of `prepended` with the word behind them and of `appended` with the one before; empty words stay."""
+    if not alignment:
+        return
+    following = alignment[-1]
+    for word in reversed(alignment[:-1]):
+        if word["word"].startswith(" ") and word["word"].strip() in prepended:
+            following.update(word=word["word"] + following["word"], tokens=word["tokens"] + following["tokens"])
+            word.update(word="", tokens=[])
+        else:
+            following = word
+    previous = alignment[0]
+    for word in alignment[1:]:
+        if not previous["word"].endswith(" ") and word["word"] in appended:
+            previous.update(word=previous["word"] + word["word"], tokens=previous["tokens"] + word["tokens"])
+            word.update(word="", tokens=[])
+        else:
+            previous = word
 
 
 def get_ctranslate2_storage(segment: NDArray[Any]) -> NDArray[Any]:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import bisect
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.models import store
 from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.audio.vad import SileroDetector
 from specedge.runtime.longform.vad_filter import find_speech
 from specedge.runtime.model import vad_options as checked
 
-__all__ = ["SpeechTimestampsMap", "VadOptions", "collect_chunks", "get_speech_timestamps"]
+__all__ = [
+    "SileroVADModel",
+    "SpeechTimestampsMap",
+    "VadOptions",
+    "collect_chunks",
+    "get_speech_timestamps",
+    "get_vad_model",
+]
 
 Chunk = dict[str, int]
 """The first sample ("start") of a stretch of speech and the one behind it ("end")."""
@@ -93,3 +104,23 @@ class SpeechTimestampsMap:
         sample = int(time * self.sampling_rate)
         search = bisect.bisect_left if is_end and sample in self.chunk_end_sample else bisect.bisect_right
         return min(search(self.chunk_end_sample, sample), len(self.chunk_end_sample) - 1)
+
+
+class SileroVADModel:
+    """Silero's model from its file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    def __call__(
+        self, audio: NDArray[Any], num_samples: int = 512, context_size_samples: int = 64
+    ) -> NDArray[np.float32]:
+        """The probability of speech of each 512 samples of `audio` [n_samples]. Raises ValueError for other sizes."""
+        if (num_samples, context_size_samples) != (512, 64) or audio.ndim != 1 or len(audio) % 512:
+            raise ValueError("expected one channel of whole frames of 512 samples, with a context of 64")
+        return SileroDetector(self._path).push(audio.reshape(-1, 512).astype(np.float32))
+
+
+def get_vad_model() -> SileroVADModel:
+    """The installed Silero model. Raises ModelError, which says how to get it."""
+    return SileroVADModel(store.find_file("silero-vad"))

@@ -54,7 +54,7 @@ def compat(model: str | None, encoder_provider: str, shows_path: bool, program: 
     if not program:
         raise UsageError("expected a program: specedge compat -- PROGRAM [ARGS]...")
     command = command_line(program)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([_folder(), *_paths()])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([_folder(), *_paths()]), "SPECEDGE_RUN_COMPAT": "1"}
     if model is not None:
         from specedge.models import store
 

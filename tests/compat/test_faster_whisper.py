@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from specedge.compat.faster_whisper import audio as front_audio
 from specedge.compat.faster_whisper import transcribe, utils, vad
 from specedge.compat.faster_whisper.feature_extractor import FeatureExtractor
 from specedge.compat.faster_whisper.tokenizer import Tokenizer
-from specedge.errors import BundleError
+from specedge.errors import BundleError, ModelNotFoundError
 from specedge.models import store
 from specedge.runtime.audio.mel import log_mel
 from support.paths import samples
@@ -50,17 +51,35 @@ def _texts(result: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SUBMODULES)
-def test_every_public_name_of_the_peer_is_here(name: str) -> None:
+def test_every_public_name_and_signature_of_the_peer_is_here(name: str) -> None:
     peer = import_module(f"faster_whisper.{name}") if _peer() else pytest.skip("faster-whisper is not installed")
     ours = import_module(f"specedge.compat.faster_whisper.{name}")
-    own = {
-        key
-        for key, value in vars(peer).items()
-        if not key.startswith("_") and getattr(value, "__module__", None) == peer.__name__
-    }
-    left_out = {"disabled_tqdm", "get_vad_model", "SileroVADModel", "get_suppressed_tokens", "merge_punctuations"}
-    left_out |= {"restore_speech_timestamps"}
-    assert not {key for key in own if not hasattr(ours, key)} - left_out - {"_resample_frames", "_group_frames"}
+    for key, value in vars(peer).items():
+        if key.startswith("_") or getattr(value, "__module__", None) != peer.__name__:
+            continue
+        assert hasattr(ours, key), key
+        if inspect.isfunction(value):
+            _has_arguments_of(getattr(ours, key), value)
+        elif inspect.isclass(value) and key != "disabled_tqdm":  # which is a class of tqdm
+            _has_arguments_of(getattr(ours, key), value)
+            for method in (one for one in vars(value) if not one.startswith("_")):
+                if callable(getattr(value, method)):
+                    _has_arguments_of(getattr(getattr(ours, key), method), getattr(value, method))
+
+
+def _has_arguments_of(ours: Any, theirs: Any) -> None:
+    """The peer's arguments come first, by their names and in their order; those that it lets out may be left out."""
+    expected, found = (list(inspect.signature(one).parameters.values()) for one in (theirs, ours))
+    assert [one.name for one in found[: len(expected)]] == [one.name for one in expected], theirs
+    for one, other in zip(expected, found, strict=False):
+        is_free = one.default is not one.empty
+        assert not is_free or other.default is not other.empty, (theirs, one.name)
+        if is_free and isinstance(one.default, (bool, int, float, str)):
+            assert other.default == one.default, (theirs, one.name)
+    assert all(
+        one.default is not one.empty or one.kind in (one.VAR_KEYWORD, one.KEYWORD_ONLY)
+        for one in found[len(expected) :]
+    )
 
 
 def _peer() -> bool:
@@ -112,9 +131,103 @@ def test_the_environment_chooses_what_the_encoder_runs_on(monkeypatch: pytest.Mo
         front.WhisperModel("demo")
 
 
-def test_half_precision_is_refused_on_a_cpu_as_there() -> None:
-    with pytest.raises(ValueError, match="float16"):
-        front.WhisperModel("demo", compute_type="float16")
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"device": "cuda", "device_index": 1},
+        {"device": "cuda", "compute_type": "float16"},
+        {"compute_type": "int8_float16"},
+    ],
+)
+def test_a_gpu_is_one_warning_and_the_cpu(given: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    made = front.WhisperModel("demo", **given)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert made.engine and len(warnings) == 1 and "specedge runs on the CPU" in warnings[0]
+
+
+def test_a_folder_of_another_format_is_converted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: transcribe.WhisperModel
+) -> None:
+    asked: list[Path] = []
+
+    def pull(source: str, *, out: Path) -> tuple[Path, bool]:
+        asked.append(out)
+        if not out.exists():
+            shutil.copytree(model.path, out)
+        return out, True
+
+    monkeypatch.setattr(utils, "pull_model", pull)
+    monkeypatch.setattr(utils, "_download", lambda name, revision: str(model.path))
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
+    for name in ("a", "b"):
+        (tmp_path / name / "model").mkdir(parents=True)
+        (tmp_path / name / "model" / "model.bin").write_bytes(b"weights")
+        made = [front.WhisperModel(str(tmp_path / name / "model")).path for _ in range(2)]
+        assert made[0] == made[1] == asked[-1] and made[0].parent == tmp_path / "home" / "models"
+    assert len(set(asked)) == 2, "folders of one name are two models"
+    assert front.WhisperModel("Systran/faster-whisper-tiny.en").path == model.path
+    with pytest.raises(ModelNotFoundError):
+        front.WhisperModel("Systran/faster-whisper-tiny.en", local_files_only=True)
+
+
+def test_the_language_auto_is_detected_and_errors_end_a_program_in_one_line(
+    model: transcribe.WhisperModel, recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for one in (model, front.BatchedInferencePipeline(model)):
+        segments, info = one.transcribe(str(recording), language="auto")
+        assert [segment.text for segment in segments] == [TEXT] and info.language == "en"
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    utils.end_in_one_line()
+    sys.excepthook(UsageError, UsageError("beam_size: got 0"), None)
+    assert capsys.readouterr().err == "specedge: error: beam_size: got 0\n"
+
+
+def test_programs_may_drive_the_decoder_themselves(
+    model: transcribe.WhisperModel, tokenizer: Tokenizer, recording: Path
+) -> None:
+    samples = front.decode_audio(str(recording))
+    features = model.feature_extractor(samples)
+    defaults = {name: None for name in transcribe.TranscriptionOptions.__dataclass_fields__}
+    defaults |= {"beam_size": 1, "best_of": 1, "patience": 1, "length_penalty": 1, "repetition_penalty": 1}
+    defaults |= {"no_repeat_ngram_size": 0, "temperatures": [0.0, 0.4], "suppress_tokens": [-1], "suppress_blank": True}
+    defaults |= {"max_initial_timestamp": 1.0, "word_timestamps": True, "condition_on_previous_text": True}
+    defaults |= {"prepend_punctuations": "", "append_punctuations": ".", "prompt_reset_on_temperature": 0.5}
+    options = transcribe.TranscriptionOptions(**defaults)  # type: ignore[arg-type]
+    (segment,) = model.generate_segments(features, tokenizer, options, False)
+    assert segment.text == TEXT and "".join(word.word for word in segment.words or []) == TEXT
+    chunk = {"offset": 30.0, "duration": len(samples) / 16_000}
+    ((item,),) = front.BatchedInferencePipeline(model).forward(features[None], tokenizer, [chunk], options)
+    assert item["text"] == TEXT and 30 <= item["start"] < item["words"][-1]["end"] < 33
+    encoded = model.encode(features)
+    ids = [token for token in segment.tokens if token < tokenizer.eot]
+    (words,) = model.find_alignment(tokenizer, [ids], encoded, features.shape[1])
+    assert "".join(word["word"] for word in words) == TEXT and words[-1]["end"] <= 3
+    loops = replace(options, log_prob_threshold=9.0, compression_ratio_threshold=0.0)
+    result, average, temperature, ratio = model.generate_with_fallback(
+        encoded, model.get_prompt(tokenizer, []), tokenizer, loops
+    )
+    assert temperature == 0.4 and average < 0 < ratio and result.sequences_ids
+
+
+@pytest.mark.parametrize("words", [[" (", "one", ",", " two", ' "', "three", '"', "."], [], [" one"]])
+def test_punctuation_is_merged_as_the_peer_does(words: list[str]) -> None:
+    peer = import_module("faster_whisper.transcribe") if _peer() else pytest.skip("faster-whisper is not installed")
+    theirs, ours = ([{"word": word, "tokens": [i]} for i, word in enumerate(words)] for _ in range(2))
+    peer.merge_punctuations(theirs, '"(', '",.')
+    transcribe.merge_punctuations(ours, '"(', '",.')
+    assert ours == theirs
+
+
+def test_spectra_are_the_peer_s() -> None:
+    peer = (
+        import_module("faster_whisper.feature_extractor") if _peer() else pytest.skip("faster-whisper is not installed")
+    )
+    samples, window = np.random.default_rng(0).normal(size=4000), np.hanning(401)[:-1]
+    for given in ({"window": window}, {"normalized": True, "hop_length": 160}, {"center": False}):
+        for is_complex in (True, False):
+            about = {**given, "return_complex": is_complex}
+            theirs, ours = (one.stft(samples, 400, **about) for one in (peer.FeatureExtractor, FeatureExtractor))
+            assert theirs.dtype.kind == ours.dtype.kind and np.allclose(theirs, ours, atol=1e-9), about
 
 
 def test_the_decoder_s_own_calls_give_the_text_and_its_words(
