@@ -136,8 +136,8 @@ def _parts(
 ) -> list[_Part]:
     """The windows of the transcription with the units that are said in them; windows without any are left out."""
     seeks = sorted({0, *(segment.seek for segment in segments)})
-    heard = [(_plain(unit), seeks.index(s.seek)) for s in segments for unit in _units(s.text, joint)]
-    places = _places([_plain(unit.text) for unit in units], heard, len(seeks))
+    spoken = [(_plain(unit), seeks.index(s.seek)) for s in segments for unit in _units(s.text, joint)]
+    places = _places([_plain(unit.text) for unit in units], spoken, len(seeks))
     ends = [*seeks[1:], n_frames]
     return [
         _Part(
@@ -149,10 +149,10 @@ def _parts(
     ]
 
 
-def _places(wanted: Sequence[str], heard: Sequence[tuple[str, int]], n_windows: int) -> list[int]:
+def _places(wanted: Sequence[str], spoken: Sequence[tuple[str, int]], n_windows: int) -> list[int]:
     """The window of each wanted word, never decreasing."""
-    matcher = difflib.SequenceMatcher(None, wanted, [word for word, _ in heard], autojunk=False)
-    known = {a + i: heard[b + i][1] for a, b, n in matcher.get_matching_blocks() for i in range(n)}
+    matcher = difflib.SequenceMatcher(None, wanted, [word for word, _ in spoken], autojunk=False)
+    known = {a + i: spoken[b + i][1] for a, b, n in matcher.get_matching_blocks() for i in range(n)}
     places: list[int] = []
     while len(places) < len(wanted):
         first = len(places)

@@ -76,7 +76,7 @@ class LocalAgreement:
         self._settled: list[str] = []  # of the audio still in the buffer
         self._tail: list[str] = []  # what the last hypothesis had beyond that
 
-    def hear(self, units: Sequence[str], *, at_least: int = 0) -> tuple[int, int]:
+    def push(self, units: Sequence[str], *, at_least: int = 0) -> tuple[int, int]:
         """Take a hypothesis. Returns the range of its units that is newly confirmed.
 
         Units that agree with the last hypothesis are confirmed, and the first `at_least` units in any case.
@@ -115,7 +115,7 @@ class LiveUpdate:
     Joined, the confirmed texts of all updates are the transcript. start_s, end_s: the range of the segments that hold
     these texts, seconds of the audio; for an update that takes tentative text back, the range that was transcribed.
     ends_utterance: what was confirmed since the last such update is a whole utterance, with silence behind it; this
-    update has no text, and its range is the utterance's. segments: all that the pass heard; `confirmed` begins at the
+    update has no text, and its range is the utterance's. segments: all of the pass; `confirmed` begins at the
     character `begins_at` of their joined texts, and `tentative` follows. They take no part in comparisons.
     """
 
@@ -178,11 +178,11 @@ class LiveTranscriber:
         self._origin = self._held = 0
         self._step_at = self._n_step
         self._voice = _Voice(VadOptions(min_silence_duration_ms=_SILENCE_MS) if vad is None else vad)
-        self._said: tuple[float, float] | None = None  # the range of what is confirmed of the utterance in work
-        self._heard_until = 0  # the voice that the last pass has heard
+        self._text_range: tuple[float, float] | None = None  # the range of what is confirmed of the utterance in work
+        self._passed_until = 0  # the voice in the last pass
         self._agreement = LocalAgreement()
         self._tentative = ""
-        self._former: tuple[int, ...] = ()  # what the last pass said of the audio that is still held
+        self._former: tuple[int, ...] = ()  # the tokens of the last pass for the audio that is still held
         self._is_finished = False
         # So that a language or task that the model lacks is refused here.
         transcribe(engine, bundle, open_audio(np.zeros(1, np.float32)), self._options)
@@ -212,7 +212,7 @@ class LiveTranscriber:
             self._drop(self._held + n - self._n_window)
             self._samples[self._held : self._held + n] = block[:n]
             self._held += n
-            self._voice.hear(block[:n])
+            self._voice.push(block[:n])
             block = block[n:]
             if self._end == self._step_at:
                 self._step_at += self._n_step
@@ -261,7 +261,7 @@ class LiveTranscriber:
         if self._held + self._n_step > self._n_window:
             while self._held + self._n_step > self._n_window:
                 updates += self._pass(self._held, must_cut=True)
-        elif self._voice.last > self._heard_until:
+        elif self._voice.last > self._passed_until:
             updates += self._pass(self._held)
         return updates
 
@@ -275,9 +275,11 @@ class LiveTranscriber:
         """Confirm the text up to sample `last`, and drop its audio."""
         updates = self._pass(last + _TRAIL_SAMPLES - self._origin, confirm_all=True)
         self._voice.forget(last)
-        said, self._said = self._said, None
-        if said is not None:
-            mark = LiveUpdate(confirmed="", tentative="", start_s=said[0], end_s=said[1], ends_utterance=True)
+        text_range, self._text_range = self._text_range, None
+        if text_range is not None:
+            mark = LiveUpdate(
+                confirmed="", tentative="", start_s=text_range[0], end_s=text_range[1], ends_utterance=True
+            )
             updates.append(mark)
         return updates
 
@@ -301,10 +303,10 @@ class LiveTranscriber:
         n_last = len(units[-1]) if units else 0
         is_whole = confirm_all or (must_cut and not self._can_cut_before_last(segments))
         n_certain = len(hypothesis) if is_whole else len(hypothesis) - n_last if must_cut else 0
-        start, end = self._agreement.hear(hypothesis, at_least=n_certain)
+        start, end = self._agreement.push(hypothesis, at_least=n_certain)
         if end > start and self._options.language is None:
             self._options = replace(self._options, language=passage.language)
-        self._heard_until = self._voice.last
+        self._passed_until = self._voice.last
         updates = self._update(segments, units, start, end, n_samples)
         self._cut(segments, units, end, n_samples if is_whole else 0)
         return updates
@@ -327,7 +329,7 @@ class LiveTranscriber:
         origin_s = self._origin / SAMPLE_RATE_HZ
         begin_s, end_s = origin_s + begin_s, origin_s + end_s
         if confirmed.strip():
-            self._said = (begin_s if self._said is None else self._said[0], end_s)
+            self._text_range = (begin_s if self._text_range is None else self._text_range[0], end_s)
         update = LiveUpdate(
             confirmed=confirmed,
             tentative=tentative,
@@ -414,7 +416,7 @@ class _Voice:
             return self._utterances[0][1]
         return None
 
-    def hear(self, block: NDArray[np.float32]) -> None:
+    def push(self, block: NDArray[np.float32]) -> None:
         """Take the next samples of the audio."""
         samples = np.concatenate([self._rest, block])
         n_whole = len(samples) - len(samples) % FRAME_SAMPLES

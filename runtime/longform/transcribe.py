@@ -167,7 +167,7 @@ def language_given(special: TokenLayout, options: TranscribeOptions) -> str | No
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Heard:
+class _EncodedWindow:
     """An encoded window: its place, the features of its first `n_frames`, and the language it is decoded in."""
 
     seek: int
@@ -348,7 +348,7 @@ class Transcription(Iterator[Segment]):
                 else:
                     features, self._given = self._given, None
                 power = mels.last_power  # only where the drafter listens
-                heard = _Heard(
+                encoded = _EncodedWindow(
                     seek=seek,
                     n_content_frames=n_content_frames,
                     n_frames=self.audio_context.n_frames(n_content_frames),
@@ -356,7 +356,7 @@ class Transcription(Iterator[Segment]):
                     language=self._language_of(features) if is_detected else self.language,
                     mel=None if power is None else WindowMel(mel, power, mels.peak, n_content_frames),
                 )
-                segments, seek = yield from self._window(heard, is_first=seek == self._spans[0][0])
+                segments, seek = yield from self._window(encoded, is_first=seek == self._spans[0][0])
                 yield from segments
                 self._report_progress(seek)
 
@@ -371,21 +371,21 @@ class Transcription(Iterator[Segment]):
         is_cut = self._cuts and (seek > self._span_start or n_content_frames == mel.shape[1])
         return cut_at_pause(mel, n_content_frames) if is_cut else (mel, n_content_frames)
 
-    def _window(self, heard: _Heard, *, is_first: bool) -> Decoding[tuple[list[Segment], int | None]]:
+    def _window(self, encoded: _EncodedWindow, *, is_first: bool) -> Decoding[tuple[list[Segment], int | None]]:
         """Decode one window. Returns its segments and the frame of the next one, None at the end of the audio."""
-        attempt = yield from self._decode(heard, is_first=is_first)
+        attempt = yield from self._decode(encoded, is_first=is_first)
         result = attempt.result
         if is_silence(result, self._options):
             self._end(())
-            return [], heard.seek + heard.n_content_frames
+            return [], encoded.seek + encoded.n_content_frames
         cut = cut_window(
             result.tokens,
-            heard.n_content_frames,
+            encoded.n_content_frames,
             self._special,
-            time_offset_s=frames_to_s(heard.seek),
+            time_offset_s=frames_to_s(encoded.seek),
             keeps_start=self._keeps_start,
         )
-        outcome = self._follow(heard, cut)
+        outcome = self._follow(encoded, cut)
         self._last_speech_s = outcome.last_speech_s
         self._end(() if outcome.is_skipped else result.tokens)
         if outcome.is_skipped:
@@ -394,17 +394,17 @@ class Transcription(Iterator[Segment]):
         kept = [piece for piece in pieces if piece.start_s != piece.end_s and text(piece.tokens).strip()]
         self._earlier = self._earlier[sum(len(piece.tokens) for piece in kept) :]
         self._prompts.add([piece.tokens for piece in kept], result.temperature)
-        return [self._segment(piece, heard.seek, attempt) for piece in kept], outcome.seek
+        return [self._segment(piece, encoded.seek, attempt) for piece in kept], outcome.seek
 
     def _end(self, tokens: tuple[int, ...]) -> None:
         """Tell the drafter the window's text, () for none."""
         self._guard.end(tokens)
         self.speculation = replace(self.speculation, learning=self._guard.learning)
 
-    def _decode(self, heard: _Heard, *, is_first: bool) -> Decoding[Attempt]:
+    def _decode(self, encoded: _EncodedWindow, *, is_first: bool) -> Decoding[Attempt]:
         options, n_text_ctx, guard = self._options, self._manifest.dims.n_text_ctx, self._guard
-        n_audio = heard.features.n_audio if self._manifest.kind == SPEECH else 0
-        prompt = self._prompts.window(heard.language, is_first=is_first, n_audio=n_audio)
+        n_audio = encoded.features.n_audio if self._manifest.kind == SPEECH else 0
+        prompt = self._prompts.window(encoded.language, is_first=is_first, n_audio=n_audio)
         history = self._prompts.history
         if self._rules is None:
             self._rules = window_rules(options, self._manifest, self._tokenizer)
@@ -418,49 +418,49 @@ class Transcription(Iterator[Segment]):
                 n_sample=n_sample if options.max_new_tokens is None else options.max_new_tokens,
                 temperature=temperature,
                 seed=options.seed,
-                window_key=heard.seek,
+                window_key=encoded.seek,
                 best_of=options.best_of if temperature > 0 else 1,
                 beam_size=1 if temperature > 0 else options.beam_size,
                 patience=options.patience,
                 length_penalty=options.length_penalty,
                 acceptance=acceptance,
                 history=history,
-                mel=heard.mel,
-                content=min(heard.n_content_frames / heard.n_frames, 1.0),
+                mel=encoded.mel,
+                content=min(encoded.n_content_frames / encoded.n_frames, 1.0),
                 earlier=self._earlier,
                 keeps_sources=options.draft_sources,
             )
-            return decoding(self._engine, heard.features, prompt, chosen, guard, n_paths=self._n_paths)
+            return decoding(self._engine, encoded.features, prompt, chosen, guard, n_paths=self._n_paths)
 
         def thrown_away() -> None:
             guard.end(())
-            _log.info("%.1f s: the text repeats itself or is unlikely: the next temperature", frames_to_s(heard.seek))
+            _log.info("%.1f s: the text repeats itself or is unlikely: the next temperature", frames_to_s(encoded.seek))
 
         attempt = yield from decode_with_fallback(decode, options, self._tokenizer, thrown_away=thrown_away)
         self.speculation = self.speculation.plus(attempt.speculation)
         return attempt
 
-    def _follow(self, heard: _Heard, cut: Cut) -> Outcome:
+    def _follow(self, encoded: _EncodedWindow, cut: Cut) -> Outcome:
         """Return the pieces, with their words where those are wanted, and the next window's frame."""
         if self._time_words is None:
-            return Outcome(pieces=cut.pieces, seek=heard.seek + cut.n_advance, last_speech_s=self._last_speech_s)
+            return Outcome(pieces=cut.pieces, seek=encoded.seek + cut.n_advance, last_speech_s=self._last_speech_s)
         timed = self._time_words(
             self._engine,
-            heard.features,
+            encoded.features,
             list(cut.pieces),
             tokenizer=self._tokenizer,
             special=self._manifest.whisper_tokens,
-            language=heard.language,
+            language=encoded.language,
             task=self._options.task,
-            n_content_frames=heard.n_content_frames,
+            n_content_frames=encoded.n_content_frames,
             prepend_punctuations=self._options.prepend_punctuations,
             append_punctuations=self._options.append_punctuations,
             last_speech_s=self._last_speech_s,
-            time_offset_s=frames_to_s(heard.seek),
+            time_offset_s=frames_to_s(encoded.seek),
         )
         window = Window(
-            seek=heard.seek,
-            n_content_frames=heard.n_content_frames,
+            seek=encoded.seek,
+            n_content_frames=encoded.n_content_frames,
             n_frames=self._manifest.n_frames,
             last_speech_s=self._last_speech_s,
             ends_within=self._ends_within,
@@ -518,11 +518,11 @@ class Transcription(Iterator[Segment]):
                     self._given, self._peeked = features, (mel, n) if is_cut else None
                 yield self._languages_of(features)
 
-        heard = windows()
-        first = next(heard, None)
+        each = windows()
+        first = next(each, None)
         if first is not None:
             found, self.language_probabilities = vote(
-                itertools.chain([first], heard), self._options.language_detection_threshold
+                itertools.chain([first], each), self._options.language_detection_threshold
             )
             self.language = _known(found)
 
@@ -590,7 +590,7 @@ def transcribe(
     """Transcribe `stream` lazily. `on_progress` gets the seconds done; `earlier`: as in `WindowContext`.
 
     n_paths: of a draft tree in a pass, None for as many as can be; 1 for one whose passes are shared. goes_on: whether
-    the engine heard how this audio begins in its last transcription, so that it recalls what it can.
+    the engine has met how this audio begins in its last transcription, so that it recalls what it can.
 
     Raises UsageError at once for a language or task the model does not have; while iterating AudioError, ModelError,
     ResourceError or Interrupted.

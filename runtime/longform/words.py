@@ -206,8 +206,8 @@ def token_steps(
 
 
 def _n_steps(alignment: Alignment, n_content_frames: int) -> int:
-    n_heard: int = alignment.scores.shape[2]
-    return min(max(1, n_content_frames // FRAMES_PER_STEP), n_heard)
+    n_steps: int = alignment.scores.shape[2]
+    return min(max(1, n_content_frames // FRAMES_PER_STEP), n_steps)
 
 
 def _evidence(scores: NDArray[np.float32], median_width: int) -> NDArray[np.float32]:

@@ -65,8 +65,8 @@ class SpeechTokens(TokenLayout):
                 )
         if any(id_ < self.eot for id_ in self.other_ends):
             raise ModelError(f"special tokens: an end of texts lies below eot ({self.eot}), where text tokens are")
-        told = sorted([*self.languages.values(), self.unknown]) if self.unknown else []
-        if any(longer[: len(shorter)] == shorter for shorter, longer in itertools.pairwise(told)):
+        language_ids = sorted([*self.languages.values(), self.unknown]) if self.unknown else []
+        if any(longer[: len(shorter)] == shorter for shorter, longer in itertools.pairwise(language_ids)):
             raise ModelError("special tokens: the ids of a language begin those of another one")
         if self.context_at is not None and not 0 <= self.context_at <= len(self.before):
             raise ModelError(f"special tokens: context_at is {self.context_at}, expected 0 to {len(self.before)}")
@@ -115,15 +115,15 @@ class SpeechTokens(TokenLayout):
 
     def prompt(self, n_audio: int, language: str | None = None, context: Sequence[int] = ()) -> list[int]:
         """The ids before a window's text. Raises UsageError for an unknown language."""
-        told = self.unknown if language is None else self.languages[self.find_code(language)]
-        return [*self.question(n_audio, context), *told, *self.begin]
+        language_ids = self.unknown if language is None else self.languages[self.find_code(language)]
+        return [*self.question(n_audio, context), *language_ids, *self.begin]
 
     def language_in(self, prompt: Sequence[int]) -> str | None:
         """The code of the language that a prompt tells, None where it tells none."""
         ids = tuple(prompt)
-        for code, told in self.languages.items():
-            end = (*self.behind, *told, *self.begin)
-            if told and ids[len(ids) - len(end) :] == end:
+        for code, language_ids in self.languages.items():
+            end = (*self.behind, *language_ids, *self.begin)
+            if language_ids and ids[len(ids) - len(end) :] == end:
                 return code
         return None
 

@@ -49,7 +49,7 @@ def settle(hypotheses: list[str], **last: int) -> list[str]:
     """The newly settled letters after each hypothesis; `last` goes with the last one."""
     agreement, out = LocalAgreement(), []
     for i, hypothesis in enumerate(hypotheses):
-        start, end = agreement.hear(hypothesis, **last if i == len(hypotheses) - 1 else {})
+        start, end = agreement.push(hypothesis, **last if i == len(hypotheses) - 1 else {})
         out.append(hypothesis[start:end])
     return out
 
@@ -70,13 +70,13 @@ def test_at_least_settles_what_has_not_agreed() -> None:
 
 def test_after_a_cut_only_what_is_left_is_looked_for() -> None:
     agreement = LocalAgreement()
-    agreement.hear("abcd")
-    assert agreement.hear("abcd") == (0, 4)
+    agreement.push("abcd")
+    assert agreement.push("abcd") == (0, 4)
     agreement.cut(1)
-    assert agreement.hear("dab") == (1, 1)
-    assert agreement.hear("dab") == (1, 3), "the words come again, and are not those that were cut away"
+    assert agreement.push("dab") == (1, 1)
+    assert agreement.push("dab") == (1, 3), "the words come again, and are not those that were cut away"
     agreement.cut(0)
-    assert agreement.hear("ab") == (0, 0)
+    assert agreement.push("ab") == (0, 0)
 
 
 @given(words=st.text(alphabet="abc", max_size=12), data=st.data())
