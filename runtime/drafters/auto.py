@@ -202,6 +202,7 @@ class AutoDrafter(Drafter):
         self._earlier = Guard(earlier)
         self._guards = {guard.name: guard for guard in map(Guard, drafters)}
         self.sources = (self._earlier.name, *self._guards)
+        self._told: Sequence[Guard] = ()  # of this window
         self._account, self._plain, self._weighs = Account(tuple(self._guards)), PlainPass(costs), weighs
         self._n_turns = 0
         self._current: str | None = None  # the candidate of this window, or of the next one
@@ -261,7 +262,7 @@ class AutoDrafter(Drafter):
         twin._guards = {name: other for name, other in pairs if other is not None}
         twin._earlier = self._earlier.another() or Guard()
         twin._drafters = (twin._earlier.drafter, *(guard.drafter for guard in twin._guards.values()))
-        twin._asked = None
+        twin._asked, twin._told = None, twin._hearing()
         return twin if twin._guards else None
 
     def share(self, n_texts: int, n_rows: int) -> None:
@@ -275,7 +276,8 @@ class AutoDrafter(Drafter):
         self._candidate()
         self._start()
         self._window, self._asked = replace(window, plain_s=self._plain.seconds), None
-        for guard in (self._earlier, *self._told()):
+        self._told = self._hearing()
+        for guard in self._told:
             guard.begin(self._window)
         earlier = self._earlier.drafter
         self._has_earlier = isinstance(earlier, EarlierDrafter) and earlier.has_drafts
@@ -314,16 +316,17 @@ class AutoDrafter(Drafter):
             self._won += max(verdict.n_accepted - extra, -_MOST_LOST_A_PASS)
         self._n_tokens += verdict.n_accepted + 1
         drafted = None if self._asked is None else self._asked[0]
-        for guard in (self._earlier, *self._told()):
+        for guard in self._told:
             if guard is drafted or guard.drafter.follows_text:
                 guard.observe(_own(self._asked, guard, verdict))
-        self._drop_failed()
+        if any([guard.error is not None for guard in self._told]):
+            self._drop_failed()
         self._spent_s += pass_s * (price - plain + 1) / price  # a prompt is read anyway
         self._took(time.perf_counter() - seen_at)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """End the window, and book what it took."""
-        for guard in (self._earlier, *self._told()):
+        for guard in self._told:
             guard.end(tokens)
         self._drop_failed()
         plain_s = self._plain.seconds
@@ -360,9 +363,10 @@ class AutoDrafter(Drafter):
                 self._n_turns += 1
         return self._current
 
-    def _told(self) -> list[Guard]:
+    def _hearing(self) -> list[Guard]:
         """The drafters that are told of this window: its candidate, and those that learn from any text."""
-        return [guard for name, guard in self._guards.items() if name == self._current or guard.drafter.follows_text]
+        found = [guard for name, guard in self._guards.items() if name == self._current or guard.drafter.follows_text]
+        return found if self._earlier.is_empty else [self._earlier, *found]
 
     def _ask(self, window: WindowContext, context: DraftContext, budget: int) -> tuple[Guard, Draft] | None:
         """The draft for this pass, of the first who has one."""
@@ -388,6 +392,7 @@ class AutoDrafter(Drafter):
         for name, guard in list(self._guards.items()):
             if guard.error is not None:
                 del self._guards[name]
+                self._told = [other for other in self._told if other is not guard]
                 log.warning("the drafter %s failed and is left out of %s: %s", name, self.name, guard.error)
 
 
@@ -410,6 +415,8 @@ def _own(asked: tuple[Guard, Draft] | None, guard: Guard, verdict: Verdict) -> V
     if asked is None or guard is not asked[0]:
         return replace(verdict, evaluated=(), nodes=(), rejected=None)
     nodes = asked[1].nodes
+    if isinstance(nodes, range):  # of a chain: they are its own
+        return verdict
     return replace(
         verdict,
         evaluated=tuple([nodes[node] for node in verdict.evaluated]),

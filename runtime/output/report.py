@@ -104,7 +104,10 @@ def source_names(drafter: Drafter | None) -> tuple[str, ...]:
     """Names that `DraftedSegment.sources` may hold with this drafter; () without drafts."""
     if drafter is None or isinstance(drafter, EmptyDrafter):
         return ()
-    return drafter.sources or (drafter.name,)
+    try:
+        return drafter.sources or (drafter.name,)
+    except Exception:  # a program's own drafter; the guard says what is wrong with it
+        return ()
 
 
 def segment_runs(segment: Segment, tokenizer: Tokenizer) -> list[tuple[str, str]]:

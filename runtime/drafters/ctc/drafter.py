@@ -38,7 +38,7 @@ from ...text.words import ends_sentence, opens_word, sentence_so_far
 from .head import CtcHead, Posteriors
 from .lattice import HeardToken, Lattice, bare, heard_tokens, lattice_of, spelled
 from .ngram_lm import LONGEST, Guide
-from .rescore import Search, SearchOptions
+from .rescore import Search
 
 __all__ = ["CtcDrafter", "SegmentTimes", "open_ctc"]
 
@@ -106,7 +106,7 @@ class CtcDrafter(Drafter):
     """See the module.
 
     hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, None for the head alone;
-    its cache learns from kept texts; resyncs: False gives a window up at its first correction, for comparison;
+    its cache learns from kept texts;
     on_close: called once.
     """
 
@@ -119,15 +119,13 @@ class CtcDrafter(Drafter):
         costs: CostTable,
         *,
         guide: Guide | None = None,
-        options: SearchOptions | None = None,
-        resyncs: bool = True,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self._hear: Callable[[Any], Posteriors] | None = hear
         self._tokenizer, self._guide = tokenizer, guide
         self._beginnings = Beginnings(tokenizer)
-        self._search = None if guide is None else Search(tokenizer, guide, options)
-        self._resyncs, self._on_close = resyncs, on_close
+        self._search = None if guide is None else Search(tokenizer, guide)
+        self._on_close = on_close
         self._guesses = Guesses(costs)
         self._times = SegmentTimes()
         self._window: WindowContext | None = None
@@ -253,10 +251,8 @@ class CtcDrafter(Drafter):
             elif token < window.eot:
                 if self._left and self._left[0].token == token:
                     self._match(self._left[0], self._left[1:])
-                elif self._resyncs:
-                    self._resume(window, lattice, sampled[: at + 1])
                 else:
-                    self._left = ()
+                    self._resume(window, lattice, sampled[: at + 1])
         self._n_followed = len(sampled)
 
     def _pass(self, heard: HeardToken) -> None:
@@ -495,11 +491,8 @@ def open_ctc(
     *,
     threads: int = 1,
     canceller: Canceller | None = None,
-    caches: bool = True,
-    options: SearchOptions | None = None,
-    resyncs: bool = True,
 ) -> CtcDrafter:
-    """Make the drafter over `bundle`'s head, which closes `maps`; with `caches`, texts of this run guide it too.
+    """Make the drafter over `bundle`'s head, which closes `maps`; texts of this run guide it too.
 
     Raises BundleError for a head that is missing, broken, or of another encoder or other units.
     """
@@ -507,10 +500,7 @@ def open_ctc(
     head.load()
     tokenizer = bundle.tokenizer
     tokenizer.encode(" ")  # its tables are made now, not in the first window
-    cache = NgramCache(longest=LONGEST - 1) if caches else None
-    guide = None
-    if maps or cache is not None:
-        guide = Guide(maps, cache, ends=ends_sentence(tokenizer))
+    guide = Guide(maps, NgramCache(longest=LONGEST - 1), ends=ends_sentence(tokenizer))
 
     def close() -> None:
         for map_ in maps:
@@ -521,7 +511,5 @@ def open_ctc(
         tokenizer,
         costs,
         guide=guide,
-        options=options,
-        resyncs=resyncs,
         on_close=close,
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +23,11 @@ from .lattice import HeardToken, Lattice
 from .ngram_lm import Guide
 from .word_lattice import Span, Word, WordFinder
 
-__all__ = ["Respeller", "Search", "SearchOptions"]
+__all__ = ["Respeller", "Search"]
 
+_WEIGHT = 0.9  # of the n-grams against the sounds
+_BEAM = 2  # texts kept at a node
+_CANDIDATES = 8  # tokens tried behind each of them
 _MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
 _UNDECIDED = 2.0  # nats below the text as it was heard at which a beginning is still followed
 _HOPELESS = 8.0  # nats by which a text is worse than another at the same node that is followed no further
@@ -48,15 +50,11 @@ class _Text(NamedTuple):
 
 
 class Respeller:
-    """For one target's tokens and one guide.
+    """For one target's tokens and one guide."""
 
-    weight: of the n-grams against the sounds; beam: texts kept at a node; candidates: tokens tried behind each of them.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, guide: Guide, *, weight: float, beam: int, candidates: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, guide: Guide) -> None:
         self._tokenizer, self._guide, self._eot = tokenizer, guide, tokenizer.special.eot
-        self._weight, self._beam = weight, beam
-        self._words = WordFinder(tokenizer, guide, weight=weight, candidates=candidates)
+        self._words = WordFinder(tokenizer, guide, weight=_WEIGHT, candidates=_CANDIDATES)
         self._marks = sentence_marks(tokenizer, guide)
 
     def looked_at(
@@ -87,7 +85,7 @@ class Respeller:
         reached[0][sentence] = _Text(0.0, sentence)
         least = [worth - _UNDECIDED] * len(nodes)
         for at, node in enumerate(nodes[:-1]):
-            texts = sorted(reached[at].values(), key=lambda text: -text.score)[: self._beam]
+            texts = sorted(reached[at].values(), key=lambda text: -text.score)[:_BEAM]
             if node in heard:
                 word = heard[node]
                 words[at].insert(0, word._replace(ends=[(nodes.index(word.ends[0][0]), 0.0)]))
@@ -142,7 +140,7 @@ class Respeller:
             for token in tokens:
                 said, sentence, lost = self._said(sentence, token, lost)
                 score += said
-            score = text.score + self._weight * score
+            score = text.score + _WEIGHT * score
             for end, loss in near:
                 here = score + loss
                 if here > least[end]:
@@ -155,7 +153,7 @@ class Respeller:
         for token in tokens:
             said, sentence, lost = self._said(sentence, token, lost)
             worth += said
-        return self._weight * worth
+        return _WEIGHT * worth
 
     def _right_worth(self, before: Sequence[int], tokens: Sequence[int], right: Sequence[int]) -> float:
         """The weighted score of what comes next: some tokens, or at the end of the window the mark that fits best."""
@@ -163,7 +161,7 @@ class Respeller:
         sentence = sentence_so_far([*before, *tokens], self._eot, guide.ends)
         if right or not sentence or not self._marks:
             return self._worth(sentence, right)
-        return self._weight * max(guide.score(sentence, mark) for mark in self._marks)
+        return _WEIGHT * max(guide.score(sentence, mark) for mark in self._marks)
 
     def _said(self, sentence: tuple[int, ...], token: int, lost: bool) -> tuple[float, tuple[int, ...], bool]:
         """The score of a token, the sentence with it, and whether it is unknown; `lost`: that the one before is.
@@ -222,35 +220,20 @@ def sentence_marks(tokenizer: Tokenizer, guide: Guide) -> list[int]:
     return [id_ for id_ in guide.vocabulary.tolist() if guide.ends(id_) and len(tokenizer.ranks[id_]) == 1]
 
 
+_MAX_WORDS = 8  # spelt again at once
+_KNOWN_ORDER = 2  # ids of the n-gram that a token must end to be above suspicion
 _EXPECTED = -6.0  # the least score of a mark that nobody heard
 _N_CONTEXT = 2  # tokens behind a change whose n-grams reach it
 _N_RIGHT = 2  # tokens behind a span that its words must go with
 _SURE = 0.3  # a word heard so surely is not taken for the one that is wrong, of two that no n-gram has
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """weight: of the n-grams against the sounds; beam: strings kept; candidates: tokens tried behind each of them;
-    max_words: spelt again at once; known_order: ids of the n-gram that a token must end to be above suspicion."""
-
-    weight: float = 0.9
-    beam: int = 2
-    candidates: int = 8
-    max_words: int = 8
-    known_order: int = 2
-
-
 class Search:
     """For one target's tokens and one guide."""
 
-    def __init__(self, tokenizer: Tokenizer, guide: Guide, options: SearchOptions | None = None) -> None:
-        self._tokenizer, self._guide = tokenizer, guide
-        self._options = options or SearchOptions()
-        self._eot = tokenizer.special.eot
-        chosen = self._options
-        self._respeller = Respeller(
-            tokenizer, guide, weight=chosen.weight, beam=chosen.beam, candidates=chosen.candidates
-        )
+    def __init__(self, tokenizer: Tokenizer, guide: Guide) -> None:
+        self._tokenizer, self._guide, self._eot = tokenizer, guide, tokenizer.special.eot
+        self._respeller = Respeller(tokenizer, guide)
         self._marks = sentence_marks(tokenizer, guide)
 
     def guided(
@@ -334,7 +317,7 @@ class Search:
             return []
         opening = [i for i, heard in enumerate(spine) if heard.opens or not i]
         words = list(zip(opening, [*opening[1:], len(spine)], strict=True))
-        known = self._options.known_order
+        known = _KNOWN_ORDER
         doubtful = [False] * len(words)
         for at, (first, stop) in enumerate(words):
             if any(heard.order < known for heard in spine[first:stop]):
@@ -351,7 +334,7 @@ class Search:
             while end < len(words) and doubtful[end]:
                 end += 1
             while at < end:
-                stop = min(at + self._options.max_words, end)
+                stop = min(at + _MAX_WORDS, end)
                 spans.append((words[at][0], words[stop - 1][1]))
                 at = stop
         return spans

@@ -400,14 +400,6 @@ def test_texts_are_ranked_by_their_length() -> None:
     assert best_of([text(0, -0.6), text(1, -0.5)], None) == 1 and best_of([text(0, -0.5), text(2, -1.01)], None) == 0
 
 
-def test_options_that_nobody_gives_are_as_published() -> None:
-    """Raj et al., section IV: a beam of 4, and a head is believed from 0.8 on; openai-whisper: a patience of 1, and
-    half of 448 positions."""
-    options = BeamOptions()
-    assert (options.beam_size, options.patience, options.limit, options.tau) == (4, 1.0, 224, 0.8)
-    assert options.n_wanted == 4
-
-
 @pytest.mark.parametrize(("n_beams", "patience", "n_wanted"), [(5, 1.0, 5), (5, 2.0, 10), (3, 0.5, 2), (5, 0.05, 1)])
 def test_patience_says_how_many_texts_must_end(n_beams: int, patience: float, n_wanted: int) -> None:
     assert BeamOptions(beam_size=n_beams, patience=patience).n_wanted == n_wanted

@@ -30,6 +30,7 @@ def test_measure_covers_every_size_and_never_falls() -> None:
     assert found.rounds == 1 and found.threads == 2
 
 
+@pytest.mark.slow
 def test_measure_tells_what_several_paths_take_beyond_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = engine()
     assert model.n_paths > 1

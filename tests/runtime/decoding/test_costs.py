@@ -39,22 +39,11 @@ def test_the_chosen_chain_is_the_best_of_all(beliefs: list[float], n_pending: in
     assert gain == pytest.approx(gains[n] if n else 0.0, abs=1e-9)
 
 
-def test_free_rows_are_taken_and_dear_ones_are_not() -> None:
-    assert FREE.best_chain([0.3, 0.9, 0.9])[0] == 3
-    assert CostTable((1, 2, 64), (1.0, 2.5, 96.0)).best_chain([0.99, 0.99], 4) == (0, 0.0)
-
-
 def test_the_row_that_the_even_row_rule_runs_anyway_costs_what_was_measured() -> None:
     assert CostTable((1, 2, 64), (1.0, 1.0, 64.0)).best_chain([0.2])[0] == 1
     deciding_on_it = CostTable((1, 2, 64), (1.0, 1.1, 64.0))
     assert deciding_on_it.best_chain([0.05])[0] == 0
     assert deciding_on_it.best_chain([0.2])[0] == 1
-
-
-def test_the_best_length_grows_with_acceptance() -> None:
-    lengths = [DEFAULT_COSTS.best_length(alpha / 20) for alpha in range(21)]
-    assert lengths == sorted(lengths) and lengths[-1] > 8
-    assert CostTable((1, 2, 4), (1.0, 1.8, 3.0)).best_length(0.3) == 0
 
 
 @given(alpha=st.floats(0.05, 0.98), cost=st.floats(0.0, 1.5), slope=st.floats(0.0, 0.4))

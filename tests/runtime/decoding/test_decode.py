@@ -311,13 +311,6 @@ def test_a_chain_that_is_none_ends_a_drafter(chain: DraftTree) -> None:
     assert guard.error is not None and guard.is_idle
 
 
-@pytest.mark.parametrize("ids", [[1, 2], (1, 2), np.array([1, 2], np.int32), [np.int64(1), 2]])
-def test_a_draft_may_be_any_row_of_ids(ids: Any) -> None:
-    guard = Guard(Scripted(lambda context, budget: DraftTree(ids)))
-    found = guard.propose(DraftContext(prompt=(), sampled=(), position=0), 9, n_vocab=100, useless=())
-    assert list(found.ids) == [1, 2] and guard.error is None
-
-
 def test_a_drafter_needs_a_name_and_propose_only() -> None:
     class Three(Drafter):
         def propose(self, context: DraftContext, budget: int) -> DraftTree:

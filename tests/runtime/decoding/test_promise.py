@@ -197,6 +197,7 @@ def test_beams_say_the_same_on_a_machine_whose_shared_passes_differ(cache: Path,
     assert said[0] == said[1] and said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Engine, CoupledTexts, CoupledWindows])
 def test_callers_get_their_text_whatever_the_machine_does_with_shared_passes(
     kind: type[Engine], cache: Path, forgetful: None
@@ -241,6 +242,7 @@ def test_no_drafter_drafts_unasked(cache: Path, forgetful: None, caplog: pytest.
     assert isinstance(make_drafter("none", target), EmptyDrafter)
 
 
+@pytest.mark.slow
 def test_the_command_says_so_in_a_line(
     cache: Path, forgetful: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +266,7 @@ def test_the_command_says_so_in_a_line(
     assert json.loads(auto.out)["text"] == json.loads(plain.out)["text"]
 
 
+@pytest.mark.slow
 def test_inexact_is_allowed_beside_options_too(cache: Path, forgetful: None) -> None:
     model = WhisperModel(bundle("int8").path, cpu_threads=1)
     say_inexact(model.bundle, 1)

@@ -187,6 +187,7 @@ def test_ids_outside_the_vocabulary_in_a_bundle_list_are_ignored() -> None:
     assert allowed(row)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32 - 1), sampled=st.lists(tokens, max_size=6))
 def test_equal_to_transformers(seed: int, sampled: list[int]) -> None:
     torch = pytest.importorskip("torch")

@@ -61,11 +61,6 @@ def test_the_quickest_gets_nearly_all_windows(takes: dict[str, float]) -> None:
     assert had[0] == "ctc" and spent(had, takes) < 1.05
 
 
-def test_where_the_first_is_quick_the_others_wait() -> None:
-    assert set(played(Account(ABLE), KNOWN_VOICE, 10)) == {"ctc"}
-    assert set(played(Account(ABLE), KNOWN_VOICE, 200)) == set(ABLE)
-
-
 def test_a_candidate_that_is_slow_is_dropped_after_its_first_window() -> None:
     had = played(Account(ABLE), OTHER_VOICE, 20)
     assert had[:3] == ["ctc", "mtp-latent", "tokenmap"] and spent(had, OTHER_VOICE) < 1.1
@@ -103,10 +98,6 @@ def test_a_window_that_another_program_held_up_is_no_verdict() -> None:
     played(account, KNOWN_VOICE, 5)
     account.book("ctc", 1000.0, 16)
     assert played(account, KNOWN_VOICE, 30)[-8:].count("ctc") > 5
-
-
-def test_without_candidates_it_is_plain_decoding() -> None:
-    assert Account(()).pick(()) == PLAIN and Account(ABLE).pick(()) == PLAIN
 
 
 # ---- at work -----------------------------------------------------------------------------------------------------
@@ -315,23 +306,6 @@ def test_what_never_comes_true_costs_next_to_nothing(
     first, _ = played.windows(60, n_tokens)
     later, _ = played.windows(300, n_tokens)
     assert first < 1.05 + (window_s + 1) / (n_tokens + 1) / 20 and later < 1.03
-
-
-def test_what_never_comes_true_costs_a_short_stream_little(clock: list[float]) -> None:
-    share, drafts = Played(clock, rate=0.0).windows(20, 30)
-    assert share < 1.03 and drafts[0] > 1
-
-
-def test_one_refused_draft_does_not_end_a_window(clock: list[float]) -> None:
-    assert Played(clock, rate=0.0, window_s=0.0).window(30)[1] > 1
-
-
-def test_drafts_that_become_good_are_used_again(clock: list[float]) -> None:
-    played = Played(clock, rate=0.0)
-    played.windows(60)
-    played.rate = 0.9
-    played.windows(200)
-    assert played.windows(50)[0] < 0.6
 
 
 def test_the_clock_counts_and_not_the_table(clock: list[float]) -> None:

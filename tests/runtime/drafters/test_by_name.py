@@ -12,7 +12,6 @@ from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, EmptyDrafter, TargetModel, WindowContext
 from specedge.runtime.device import DEFAULT_COSTS, Profile, save_profile
 from specedge.runtime.drafters import registry
@@ -20,7 +19,6 @@ from specedge.runtime.drafters.registry import costs_here, make_drafter, runnabl
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter
 from specedge.runtime.options import HEAD_KINDS, DrafterOptions
 from support.exported import bundle
-from support.noise import SAMPLES
 from support.paths import DEMO
 
 
@@ -117,15 +115,6 @@ def test_maps_that_cannot_be_used(token_map: Path, foreign_map: Path, tmp_path: 
         with pytest.raises(MapError, match=message) as caught:
             make_drafter(DrafterOptions("tokenmap", token_maps=[token_map, bad]), here())
         assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
-
-
-@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
-def test_the_command_refuses_a_map_of_another_vocabulary_in_one_line(
-    foreign_map: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["transcribe", str(SAMPLES[0]), "--drafter", "tokenmap", "--token-map", str(foreign_map)]) == 4
-    out, err = capsys.readouterr()
-    assert out == "" and len(err.splitlines()) == 1 and "foreign.tmap" in err and "vocabulary" in err
 
 
 def test_without_a_head_the_drafter_ctc_is_another_with_one_warning(

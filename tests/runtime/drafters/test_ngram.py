@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,7 @@ from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
 from specedge.runtime.decoding.rules import RuleSet, build_rules
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.ngram import NgramDrafter, repeating_tail
+from specedge.runtime.drafters.ngram import NgramDrafter
 from support.drafting import plain_fields
 from support.fake_engine import HashEngine, Script, ScriptedEngine, special_tokens, words
 
@@ -62,11 +61,6 @@ def verdict(drafted: Sequence[int], n_accepted: int, token: int = 1) -> Verdict:
         nodes=tuple(range(n_accepted)),
         rejected=n_accepted if n_accepted < len(drafted) else None,
     )
-
-
-def test_nothing_is_guessed_before_anything_was_learned() -> None:
-    assert len(proposal(NgramDrafter(FREE), TEXT)) == 0, "not even before a window"
-    assert len(proposal(learned(NgramDrafter(FREE)), TEXT)) == 0
 
 
 def test_what_was_said_before_is_guessed_within_the_budget() -> None:
@@ -182,13 +176,6 @@ def test_a_count_survives_the_drafter_that_made_it() -> None:
     assert guard.error is not None and guard.suspected_loops == 3
     made.suspected_loops = "many"  # type: ignore[assignment]
     assert Guard(made).suspected_loops == 0
-
-
-@pytest.mark.parametrize(
-    ("tokens", "n"), [([], 0), ([1, 2, 3], 0), ([1, 1], 0), ([1, 1, 1], 3), ([9, 1, 2, 1, 2, 1, 2], 6), ([1, 2] * 2, 0)]
-)
-def test_a_tail_repeats_when_it_is_there_three_times(tokens: list[int], n: int) -> None:
-    assert repeating_tail(tokens) == n
 
 
 @settings(max_examples=40)

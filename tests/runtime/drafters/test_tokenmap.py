@@ -19,7 +19,7 @@ from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Ve
 from specedge.runtime.decoding.payoff import Guesses
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions, text_so_far
+from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
 from specedge.runtime.papers.tokenmap import PaperTokenMapDrafter
 from specedge.runtime.text.beginnings import Beginnings
 from specedge.runtime.text.speech_tokens import SpeechTokens
@@ -131,14 +131,6 @@ def test_a_segment_begins_where_the_last_one_ended(pumps: TokenMap) -> None:
     assert first == [*PUMP, STOP], "one timestamp has none before it"
 
 
-def test_several_paths_share_their_beginning(pumps: TokenMap) -> None:
-    tree = proposal(drafter(pumps), words(" the"), n_paths=3)
-    tokens = list(tree.tokens)
-    assert tokens[0] == words(" pump")[0]
-    children = {token for token, parent in zip(tokens, parents_of(tree), strict=True) if parent == 0}
-    assert children == {words(" is")[0], words(" leak")[0]}
-
-
 def test_several_paths_go_only_where_they_pay_for_what_such_a_pass_takes_more(pumps: TokenMap) -> None:
     dear = CostTable(FREE.rows, FREE.relative, several_paths=3.0)
     tree = proposal(drafter(pumps, costs=dear), words(" the"), n_paths=3)
@@ -148,10 +140,6 @@ def test_several_paths_go_only_where_they_pay_for_what_such_a_pass_takes_more(pu
 def test_dear_rows_and_empty_budgets_give_no_draft(pumps: TokenMap) -> None:
     assert len(proposal(drafter(pumps, costs=DEAR), words(" the", " pump"))) <= 1  # the row that is run anyway
     assert len(proposal(drafter(pumps), budget=2)) == 2
-
-
-def test_a_candidate_may_be_one_token(pumps: TokenMap) -> None:
-    assert list(proposal(drafter(pumps), PUMP).tokens) == [STOP]
 
 
 def test_of_several_continuations_three_are_drafted(tmp_path: Path) -> None:
@@ -345,12 +333,6 @@ def test_the_audio_before_the_window_is_part_of_the_text(letters_path: Path) -> 
     with TokenMap.open(letters_path) as opened:
         found = list(proposal(drafter(opened), history=tuple(LETTERS[3][:4])).tokens)
     assert found == LETTERS[3][4:]
-
-
-def test_the_text_so_far_is_text_and_long_enough_for_every_key() -> None:
-    assert text_so_far((1, 2), (SPECIAL.timestamp_begin, 3, 4), SPECIAL.eot) == (1, 2, 3, 4)
-    assert text_so_far(range(30), range(30, 40), SPECIAL.eot) == tuple(range(32, 40))
-    assert text_so_far((), (), SPECIAL.eot) == ()
 
 
 def test_a_lying_map_found_while_running_drops_the_drafter(

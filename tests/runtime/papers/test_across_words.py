@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from specedge.maps.word_cache import WordCache
 from specedge.runtime.drafters.draft.translate import Alike, Remapped
 from specedge.runtime.papers.across_words import AcrossWords
-from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.vocab import mixed_text, table, toy_special
@@ -66,41 +65,6 @@ def test_any_text_keeps_its_bytes(seed: int) -> None:
     found = read(AcrossWords(draft, target), [*ids, draft.special.eot])
     assert target.decode_bytes(found) == draft.decode_bytes(ids)
     assert found == target.encode(draft.decode_bytes(ids).decode("utf-8"))
-
-
-def test_the_share_of_tokens_that_both_have(pair: tuple[Tokenizer, Tokenizer]) -> None:
-    draft, target = pair
-    n_draft, n_target = draft.special.eot, target.special.eot
-    both = set(draft.ranks[:n_draft]) & set(target.ranks[:n_target])
-    assert AcrossWords(draft, target).share == pytest.approx(len(both) / min(n_draft, n_target))
-
-
-def test_ids_of_another_version_are_kept_from_the_first_on() -> None:
-    many = tokenizers()[1].special
-    assert isinstance(many, SpecialTokens)
-    across = Remapped(many, many)
-    assert across.text([0, 1, many.timestamp_begin]) == [0, 1, many.timestamp_begin]
-    assert across.spelt([0, 1]) == ([0, 1], [0, 1])
-
-
-def test_special_tokens_are_those_of_the_same_meaning(pair: tuple[Tokenizer, Tokenizer]) -> None:
-    draft, target = pair
-    between = AcrossWords(draft, target)
-    assert between.special(draft.special.timestamp_begin + 3) == target.special.timestamp_begin + 3
-    assert between.special(draft.special.eot) == between.special(draft.special.n_vocab) == -1
-    ids, places = between.spelt([target.special.timestamp_begin, *target.encode(" the")])
-    assert ids == [draft.special.timestamp_begin, *draft.encode(" the")] and places == [0, 1]
-
-
-@pytest.mark.parametrize("mode", ["direct", "tokens"])
-def test_the_first_id_of_a_vocabulary_is_a_token_like_others(pair: tuple[Tokenizer, Tokenizer], mode: str) -> None:
-    draft, target = pair
-    assert draft.ranks[0] == target.ranks[0] == b"!"
-    reader = AcrossWords(draft, target, mode=mode).reader()
-    assert reader.n_read == 0
-    reader.push(0, 0.5)
-    reader.finish()
-    assert (reader.tokens, reader.origins, reader.n_read) == ([0], [0], 1)
 
 
 def test_what_is_read_so_far_only_grows_and_holds_the_last_word_back() -> None:
@@ -203,16 +167,6 @@ def test_text_that_breaks_off_within_a_character_goes_the_other_way_by_bytes() -
     for n in range(len(whole)):
         found = AcrossWords(draft, target).text(whole[: n + 1])
         assert draft.decode_bytes(found) == target.decode_bytes(whole[: n + 1])
-
-
-def test_direct_tokens_only() -> None:
-    draft, target = tokenizers()
-    between = AcrossWords(draft, target, mode="direct")
-    text = " the overheated bearing"
-    found = read(between, draft.encode(text))
-    assert len(found) < len(target.encode(text)) or target.encode(text) == found
-    assert all(draft.ranks[a] == target.ranks[b] for a, b in zip(draft.encode(text), found, strict=False))
-    assert 0.3 < between.share < 1
 
 
 def test_runs_become_tokens_of_the_target_once_it_has_said_them() -> None:

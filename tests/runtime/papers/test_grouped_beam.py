@@ -201,9 +201,3 @@ class Broken:
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return np.zeros((2, 1), np.int64), np.zeros((3, 1), np.float32)
-
-
-def test_a_text_is_found_once_however_it_was_come_to() -> None:
-    engine, rules = Told(SPECIAL, seed=3, n_text_ctx=N_TEXT_CTX, eot_bias=1.0), rules_of(False)
-    found = searched(engine, rules, 0.99, tau=0.5)
-    assert len({one.tokens for one in found}) == len(found)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.draft.lookahead import CostOptimal, DraftCost, make_lookahead
-from specedge.runtime.papers.lookahead import INTERLEAVED, JOINT, N_SIGNS, AcceptanceHead, Adaptive, log_odds, signs_of
+from specedge.runtime.drafters.draft.lookahead import DraftCost
+from specedge.runtime.papers.lookahead import JOINT, N_SIGNS, AcceptanceHead, Adaptive, log_odds, signs_of
 
 N = 6
 FREE = CostTable((1, 64), (1.0, 1.0))
@@ -114,52 +114,6 @@ def test_it_is_trained_with_the_draft_or_alone() -> None:
     np.testing.assert_array_equal(rule.head.weights["w2"], after)
     rule.end()
     assert (rule.head.weights["w2"] != after).any(), "a window in which the draft did not learn"
-
-
-def test_every_token_kept_may_be_learned_from() -> None:
-    """The first one alone has the first feature, so its weights change only where it is drawn."""
-    head = AcceptanceHead(2)
-    head.learn(np.array([1, 0], np.float32), 0.5, accepted=False)
-    for _ in range(31):
-        head.learn(np.array([0, 1], np.float32), 0.5, accepted=True)
-    before = head.weights["w1"].copy()
-    head.train(20)
-    assert (head.weights["w1"] != before).any(axis=1).all()
-
-
-def test_what_the_head_sees_of_a_token() -> None:
-    """Its signs, then its depth in eighths, two at most, and whether it follows from the one before alone."""
-    rule = adaptive()
-    signs = [np.full(N_SIGNS, at, np.float32) for at in range(20)]
-    confidences = [0.5, 1.0, *[0.5] * 18]
-    rule.learn(confidences, 19, refused=True, signs=signs)
-    seen = rule.head._features[:20]
-    np.testing.assert_array_equal(seen[:, :N_SIGNS], signs)
-    np.testing.assert_array_equal(seen[:, N_SIGNS], [min(at / 8, 2.0) for at in range(20)])
-    assert seen[:, N_SIGNS + 1].tolist() == [0, 1, *[0] * 18]
-    assert rule.head._came[:20].tolist() == [*[1] * 19, 0]
-    assert rule.head.n_seen == 20
-
-
-def test_the_two_schedules_are_told_apart() -> None:
-    """Joint: from what is new, as often as the draft; interleaved: more often, and from more (OmniDraft)."""
-    cost = DraftCost(0.01)
-    for said, schedule in (("joint", JOINT), ("adaptive", INTERLEAVED)):
-        policy = make_lookahead(said, FREE, cost)
-        assert isinstance(policy, Adaptive) and policy._schedule == schedule
-    assert JOINT.n_updates == 1 < INTERLEAVED.n_updates and JOINT.n_kept < INTERLEAVED.n_kept
-
-
-def test_a_draft_of_two_that_pays_may_be_as_long_as_any() -> None:
-    """The head ends it, not K*."""
-    steps = CostTable((1, 2, 3, 4, 64), (1.0, 1.0, 1.0, 9.0, 99.0))
-    cost = DraftCost(0.1)
-    assert CostOptimal(steps, cost).limit() == 2 and Adaptive(steps, cost).limit() == 16
-
-
-def test_where_no_draft_pays_it_is_one_token() -> None:
-    rule = make_lookahead("adaptive", CostTable((1, 2, 64), (1.0, 2.0, 64.0)), DraftCost(2.0))
-    assert rule.limit() == 1
 
 
 def test_signs_of_a_row() -> None:

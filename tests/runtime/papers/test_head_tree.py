@@ -61,14 +61,6 @@ def test_gated_it_is_as_deep_and_wide_as_pays() -> None:
     assert len(paths(HeadTrees(DEFAULT_COSTS, gated=True).grow(*guesses(0.99, 0.98), 4, 64))) == 1
 
 
-def test_where_paths_are_dear_there_are_chains() -> None:
-    ids, probs = guesses(0.5, 0.9, 0.9, 0.02, 0.02)
-    probs[0, 1] = 0.45
-    dear = HeadTrees(CostTable((1, 2, 64), (1.0, 1.0, 1.2), several_paths=3.0), gated=True)
-    assert len(paths(HeadTrees(NEARLY_FREE, gated=True).grow(ids, probs, 4, 64))) > 1
-    assert paths(dear.grow(ids, probs, 4, 64)) == [[0, 10, 20, 30, 40]]
-
-
 def test_a_text_is_expected_to_begin_at_once_while_that_comes_true() -> None:
     trees = HeadTrees(DEFAULT_COSTS, gated=True)
     assert list(trees.opening(7, 3).tokens) == [7], "the fourth row is free"

@@ -84,6 +84,7 @@ def test_wild_factors_change_no_text(home: Path) -> None:
     compared("plain", "timestamps", drafter)
 
 
+@pytest.mark.slow
 def test_it_learns_to_be_its_target() -> None:
     """The draft has the target's encoder and half its decoder: on the same noise again and again it comes nearer."""
     drafter = taught("plain", "draft same")
@@ -124,6 +125,7 @@ def wav(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_command_learns_and_says_so(wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared = [
         str(wav),

@@ -11,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specedge.runtime.drafters.draft.translate import Remapped
-from specedge.runtime.papers.across_words import AcrossWords, _parts
+from specedge.runtime.papers.across_words import _parts
 from specedge.runtime.papers.distill import N_SLOTS, Notes, likeliest
-from specedge.runtime.text.tokenizer import Tokenizer
-from support.exported import bundle
 
 N = 40
 
@@ -105,42 +102,7 @@ def test_the_likeliest_and_the_rest_are_all(n: int, seed: int) -> None:
 TEXTS = ["Hello there, 12 friends!", " the valve é wide 漢字 open", "\U0001f600 a  b\n\nc don't", "x"]
 
 
-@pytest.mark.parametrize(("target", "draft"), [("plain", "draft en"), ("en", "draft")])
-def test_spelling_across_vocabularies_names_the_tokens_that_are_alike(target: str, draft: str) -> None:
-    mine, theirs = bundle("int8", draft).tokenizer, bundle("int8", target).tokenizer
-    across = AcrossWords(mine, theirs)
-    for text in TEXTS:
-        check_spelling(across, mine, theirs, text)
-
-
-def check_spelling(across: AcrossWords, mine: Tokenizer, theirs: Tokenizer, text: str) -> None:
-    tokens = [theirs.special.timestamp_begin, *theirs.encode(text), theirs.special.timestamp_begin + 7]
-    ids, places = across.spelt(tokens)
-    assert ids == across.text(tokens) and len(places) == len(ids)
-    assert places[0] == 0 and places[-1] == len(tokens) - 1
-    parts = across.parts(tokens)
-    assert [part for part, place in zip(parts, places, strict=True) if place >= 0] == [
-        range(place, place + 1) for place in places if place >= 0
-    ]
-    spelt = [tokens[at] for part in dict.fromkeys(parts) for at in part]
-    assert spelt == tokens
-    for id_, place in zip(ids, places, strict=True):
-        if 0 <= place and id_ < mine.special.eot:
-            assert mine.ranks[id_] == theirs.ranks[tokens[place]]
-            assert across.counterparts(np.array([tokens[place]])).tolist() == [id_]
-    assert across.counterparts(np.array([theirs.special.eot])).tolist() == [mine.special.eot]
-
-
 def test_a_run_of_one_vocabulary_is_a_part_of_the_text_in_the_other() -> None:
     """By hand: "ab" "c" "def" beside "a" "bc" "d" "ef" meet behind "abc" and at the end; one beside one is alone."""
     found = _parts(3, [b"x", b"ab", b"c", b"def"], [b"x", b"a", b"bc", b"d", b"ef"])
     assert found == [range(3, 4), range(4, 6), range(4, 6), range(6, 7), range(6, 7)]
-
-
-def test_spelling_across_versions() -> None:
-    here, there = bundle("int8", "draft").manifest.tokens, bundle("int8", "v3").manifest.tokens
-    across = Remapped(here, there)
-    yue = max(there.languages.values())
-    tokens = [there.timestamp_begin + 3, 70, yue, 71, there.eot]
-    assert across.spelt(tokens) == ([here.timestamp_begin + 3, 70, 71, here.eot], [0, 1, 3, 4])
-    assert across.counterparts(np.array(tokens)).tolist() == [here.timestamp_begin + 3, 70, -1, 71, here.eot]

@@ -165,15 +165,6 @@ def test_two_steps_of_adam() -> None:
     assert [float(weights[name][0]) for name in ("one", "two")] == pytest.approx(expected, abs=1e-6)
 
 
-def test_served_is_a_running_mean_of_what_is_trained() -> None:
-    """Ours: 0.99 of what was served and 0.01 of what is trained, whose first step is the rate, 0.002."""
-    made = Adapter(1)
-    made.trained["a"][...] = 1
-    made.step(one_place(direct=True))
-    assert np.abs(made.trained["b"]) == pytest.approx(0.002, rel=1e-3)
-    np.testing.assert_allclose(made.factors[1], 0.01 * made.trained["b"], rtol=1e-5)
-
-
 def test_what_is_learned_stays_small_beside_the_row() -> None:
     """A B has a Frobenius norm of 3 at most (ours): of one dimension 2 * 2 = 4 becomes 2 * 1.5, and 2 * 1 stays 2."""
     for b, expected in ((2.0, 1.5), (1.0, 1.0)):
@@ -181,20 +172,6 @@ def test_what_is_learned_stays_small_beside_the_row() -> None:
         made.restore(np.array([[2.0]], np.float32), np.array([[b]], np.float32))
         assert made.factors[1].item() == pytest.approx(expected) and made.trained["b"].item() == pytest.approx(expected)
         assert made.factors[0].item() == 2.0
-
-
-def test_the_factors_begin_as_published() -> None:
-    """LoRA (Hu et al. 2021), section 4.1: A is drawn, by a standard deviation of 1 / sqrt(n) here, and B is 0."""
-    made = Adapter(400, AdapterOptions(rank=50))
-    assert float(made.factors[0].std()) == pytest.approx(1 / 20, rel=0.03)
-    assert made.is_neutral
-    made.factors[1][0, 0] = 1
-    assert not made.is_neutral
-
-
-def test_the_head_begins_with_small_weights() -> None:
-    """Drawn by a standard deviation of 1 / sqrt(n), so that what goes into relu has one of 1 (ours)."""
-    assert float(AcceptanceHead(400).weights["w1"].std()) == pytest.approx(1 / 20, rel=0.03)
 
 
 def test_the_head_is_a_logistic_of_what_it_sees_and_the_drafts_odds() -> None:

@@ -164,9 +164,6 @@ def test_a_hypothesis_is_taken_up_again_behind_a_correction(heard: str, decided:
     for n in range(1, len(ids(decided)) + 1):
         found = proposed(drafter, ids(decided)[:n])
     assert found == ids(rest)
-    given_up = begun(made(spoken(heard), resyncs=False))
-    proposed(given_up)
-    assert proposed(given_up, ids(decided)) == []
 
 
 def test_a_token_of_several_marks_has_no_sound() -> None:

@@ -17,7 +17,7 @@ from specedge.runtime.drafters.ctc import word_lattice
 from specedge.runtime.drafters.ctc.head import Posteriors
 from specedge.runtime.drafters.ctc.lattice import HeardToken, lattice_of, spelled
 from specedge.runtime.drafters.ctc.ngram_lm import UNKNOWN, Guide
-from specedge.runtime.drafters.ctc.rescore import Search, SearchOptions
+from specedge.runtime.drafters.ctc.rescore import Search
 from specedge.runtime.text.words import ends_sentence
 from support.fake_engine import special_tokens, tokenizer
 from support.posteriors import random_posteriors, spoken
@@ -43,12 +43,10 @@ def guide(*maps: TokenMap, cache: NgramCache | None = None) -> Guide:
     return Guide(maps, cache, ends=ends_sentence(TOKENIZER))
 
 
-def searched(
-    posteriors: Posteriors, guide_: Guide, *, before: Sequence[int] = (), options: SearchOptions | None = None
-) -> str:
+def searched(posteriors: Posteriors, guide_: Guide, *, before: Sequence[int] = ()) -> str:
     lattice = lattice_of(posteriors)
     assert lattice is not None
-    found = Search(TOKENIZER, guide_, options).guided(lattice, spelled(lattice, TOKENIZER), before)
+    found = Search(TOKENIZER, guide_).guided(lattice, spelled(lattice, TOKENIZER), before)
     assert all(a.stop <= b.stop for a, b in zip(found, found[1:], strict=False))
     return text_of(found)
 

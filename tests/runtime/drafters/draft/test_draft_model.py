@@ -29,8 +29,17 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("target", "draft"), PAIRS)
-@pytest.mark.parametrize("case", list(CASES))
+FAST = [("plain", "draft", "fallback, samples"), ("v3", "draft", "timestamps"), ("en", "draft en", "timestamps")]
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "case"),
+    [
+        pytest.param(*pair, case, marks=() if (*pair, case) in FAST else pytest.mark.slow)
+        for pair in PAIRS
+        for case in CASES
+    ],
+)
 def test_no_draft_model_changes_a_text(target: str, draft: str, case: str) -> None:
     drafter = opened(bundle("int8", target), bundle("int8", draft))
     assert compared(target, case, drafter).speculation.proposed > 0
@@ -157,6 +166,7 @@ def test_a_draft_is_silent_where_it_cannot_be_asked() -> None:
     assert said == ["once"]
 
 
+@pytest.mark.slow
 def test_a_long_prompt_is_cut_to_the_drafts_positions() -> None:
     drafter = opened(bundle("int8", "one head of 64"), bundle("int8", "draft"))
     special = bundle("int8", "one head of 64").manifest.tokens

@@ -7,7 +7,7 @@ import pytest
 
 from specedge.errors import UsageError
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.draft.lookahead import LOOKAHEADS, CostOptimal, DraftCost, Lookahead, make_lookahead
+from specedge.runtime.drafters.draft.lookahead import CostOptimal, DraftCost, Lookahead, make_lookahead
 from specedge.runtime.papers.lookahead import N_SIGNS, Rule
 
 _SIGNS = np.zeros(N_SIGNS, np.float32)
@@ -41,12 +41,6 @@ def test_the_published_rule() -> None:
     assert steps == [4, 5, 5, 5, 5, 4, 3, 3, 2, 1, 1]
     rule.learn([], 0, refused=False)
     assert rule.limit() == 1
-
-
-def test_who_asks_for_signs_of_tokens() -> None:
-    """They cost time, so only the head's policies do."""
-    wanted = {said for said in (*LOOKAHEADS, "4") if make_lookahead(said, LINE, fixed(0.05)).wants_signs}
-    assert wanted == {"adaptive", "joint"}
 
 
 def test_longer_drafts_for_cheap_models_that_are_right() -> None:

@@ -224,6 +224,7 @@ def test_a_draft_in_a_draft_and_one_that_does_not_fit_are_not_brought_along(
         assert said in capsys.readouterr().err and not out.exists()
 
 
+@pytest.mark.slow
 def test_programs_ask_for_a_draft_by_its_model() -> None:
     model = WhisperModel(bundle().path, cpu_threads=1)
     sound = noise(30_000, rms=0.05, color="pink", seed=2)
