@@ -296,42 +296,14 @@ def _write_candidates(writer: _SectionWriter, spill: Spill, plan: _Plan, text: N
     covered = np.zeros(len(text), dtype=np.bool_)
     for chunk in chunks():
         _cover(covered, chunk)
-    ranks = _Ranks(covered)
-    writer.write("ref", (ranks.before(chunk.start).astype("<u4").data for chunk in chunks()))
+    ends = np.cumsum(covered, dtype="<u4")  # of each covered place, in the pool
+    writer.write("ref", ((ends[chunk.start] - 1).astype("<u4").data for chunk in chunks()))
     writer.write("len", (chunk.length.data for chunk in chunks()))
     writer.write("count", (chunk.count.data for chunk in chunks()))
     writer.write("confat", (block.data for block in _block_starts(chunk.length for chunk in chunks())))
     writer.write("conf", (chunk.confidence.data for chunk in chunks()))
     blocks = (slice(at, at + _TEXT_BLOCK) for at in range(0, len(text), _TEXT_BLOCK))
     writer.write("pool", (text[block][covered[block]].data for block in blocks))
-
-
-class _Ranks:
-    """How many of the covered places lie before a place, which is its place in the pool.
-
-    A bit for each place and a number for every 64: a number for each would be the largest thing in memory.
-    """
-
-    def __init__(self, covered: NDArray[np.bool_]) -> None:
-        packed = np.packbits(covered, bitorder="little")
-        self._words = np.zeros(len(covered) // 64 + 1, dtype="<u8")
-        self._words.view(np.uint8)[: len(packed)] = packed
-        counts = _bit_counts(self._words)
-        self._before = np.cumsum(counts) - counts
-
-    def before(self, places: NDArray[np.uint32]) -> NDArray[np.int64]:
-        word = places >> np.uint32(6)
-        lower = (np.uint64(1) << (places & np.uint32(63)).astype(np.uint64)) - np.uint64(1)
-        ranks: NDArray[np.int64] = self._before[word] + _bit_counts(self._words[word] & lower)
-        return ranks
-
-
-_BITS = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
-
-
-def _bit_counts(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    counts: NDArray[np.int64] = _BITS[words.view(np.uint8).reshape(-1, 8)].sum(axis=1, dtype=np.int64)
-    return counts
 
 
 def _block_starts(lengths: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint32]]:

@@ -206,7 +206,7 @@ class _Session:
         elif len(data) % 2:
             raise Failure(400, "invalid_value", "audio: half a sample at its end", param="audio")
         else:
-            samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768
+            samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
         self._turn_s += len(samples) / self._rate_hz
         self.all_s += len(samples) / self._rate_hz
         async with self._service.models.use(self.model_name) as model:

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from specedge.errors import BundleError
 
-from ..options import FRAME_SAMPLES, VadOptions
+from ..options import FRAME_SAMPLES as FRAME_SAMPLES
+from ..options import VadOptions as VadOptions
 
 if TYPE_CHECKING:
     from ..engine.session import Canceller
