@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specedge.errors import ModelError, ResourceError, UsageError
+from specedge.errors import ModelError, ResourceError
 
 from .cluster import Cluster
 from .job import Answer, Job, Outcome, Task
@@ -34,20 +34,14 @@ def agreed(job: Job, answers: dict[str, Answer]) -> Job:
         if one.error:
             raise ModelError(f"worker {name}: {one.error}")
     first_name, first = next(iter(answers.items()))
+    about = {"bundle": first.bundle, "encoder": first.encoder, "onnxruntime": first.onnxruntime, "isa": first.isa}
+    job = replace(job, **about)
     for name, one in answers.items():
-        for what, here, there in (
-            ("bundle", one.bundle[:12], first.bundle[:12]),
-            ("ONNX Runtime", one.onnxruntime, first.onnxruntime),
-            ("encoder provider", one.encoder, first.encoder),
-        ):
-            if here != there:
-                raise ModelError(f"worker {name}: has {what} {here}, expected {there} as on {first_name}; install one")
-        if job.same_isa and one.isa != first.isa:
-            raise UsageError(
-                f"worker {name}: instruction set {one.isa}, that of {first_name} is {first.isa}: texts may differ in "
-                "rare tokens; leave --same-isa out, or use workers of one kind"
-            )
-    return replace(job, bundle=first.bundle, encoder=first.encoder, onnxruntime=first.onnxruntime, isa=first.isa)
+        if wrong := one.differs(job):
+            what, here, there = wrong
+            remedy = "leave --same-isa out, or use workers of one kind" if what == "instruction set" else "install one"
+            raise ModelError(f"worker {name}: has {what} {here}, expected {there} as on {first_name}; {remedy}")
+    return job
 
 
 @dataclass

@@ -17,10 +17,9 @@ from typing import Any, Literal
 from specedge.errors import UsageError
 from specedge.models.store import MANIFEST_NAME
 
-from ..runtime.audio.vad import VadOptions
 from ..runtime.batched import BATCH_SIZE, piece_options
 from ..runtime.model import vad_options
-from ..runtime.options import CPU, ENCODER_PROVIDERS, DrafterOptions, TranscribeOptions
+from ..runtime.options import CPU, ENCODER_PROVIDERS, DrafterOptions, TranscribeOptions, VadOptions
 
 __all__ = ["Answer", "Job", "Outcome", "Task", "new_job"]
 
@@ -152,3 +151,14 @@ class Answer:
     onnxruntime: str = ""
     isa: str = ""
     error: str = ""
+
+    def differs(self, job: Job) -> tuple[str, str, str] | None:
+        """In what this worker is not as the job's workers are: its name, how it is here and how there."""
+        names = {"bundle": "bundle", "encoder": "encoder provider", "onnxruntime": "ONNX Runtime"}
+        if job.same_isa:
+            names["isa"] = "instruction set"
+        for name, what in names.items():
+            here, there = getattr(self, name), getattr(job, name)
+            if there and here != there:
+                return (what, here[:12], there[:12]) if name == "bundle" else (what, here, there)
+        return None

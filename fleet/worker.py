@@ -41,9 +41,15 @@ def answer(job: Job) -> Answer:
         for_model(job.options, model.bundle.manifest.tokens)
     except (SpecedgeError, OSError, MemoryError) as error:
         return Answer(error=" ".join(str(error).split()) or type(error).__name__)
-    engine = model.engine
+    return _answer(model)
+
+
+def _answer(model: WhisperModel) -> Answer:
     return Answer(
-        bundle=engine.bundle.digest, encoder=engine.encoder_provider, onnxruntime=_onnxruntime(), isa=instruction_set()
+        bundle=model.engine.bundle.digest,
+        encoder=model.engine.encoder_provider,
+        onnxruntime=str(device_fields(1)["onnxruntime"]),
+        isa=instruction_set(),
     )
 
 
@@ -76,7 +82,8 @@ def _done(task: Task) -> Outcome:
     if task.name and folder.exists(result_file(task.name)):
         return Outcome(state="found", name=task.name)
     model = _model(job)
-    _check(job, model)
+    if wrong := _answer(model).differs(job):
+        raise ModelError("{} is {}, expected {} as on the other workers".format(*wrong))
     here = replace(job, isa=instruction_set())
     with local_copy(task.path) as path:
         audio_sha256 = _sha256(path, task.path)
@@ -106,18 +113,6 @@ def _done(task: Task) -> Outcome:
         return Outcome(state="done", name=name)
 
 
-def _check(job: Job, model: WhisperModel) -> None:
-    """Raise ModelError where this worker is not like those that the driver asked."""
-    for what, here, expected in (
-        ("the model", model.engine.bundle.digest, job.bundle),
-        ("the encoder's provider", model.engine.encoder_provider, job.encoder),
-        ("ONNX Runtime", _onnxruntime(), job.onnxruntime),
-        ("the instruction set", instruction_set(), job.isa if job.same_isa else ""),
-    ):
-        if expected and here != expected:
-            raise ModelError(f"{what} is {here[:60]}, expected {expected[:60]} as on the other workers")
-
-
 @functools.lru_cache(maxsize=1)
 def _loaded(name: str | None, threads: int, encoder_provider: str) -> WhisperModel:
     path = default_model(download=False, quiet=True) if name is None else name
@@ -127,10 +122,6 @@ def _loaded(name: str | None, threads: int, encoder_provider: str) -> WhisperMod
 def _model(job: Job) -> WhisperModel:
     with _loading:
         return _loaded(job.model, job.threads, job.encoder_provider)
-
-
-def _onnxruntime() -> str:
-    return str(device_fields(1)["onnxruntime"])
 
 
 def _sha256(path: str, name: str) -> str:

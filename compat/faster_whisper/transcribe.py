@@ -515,9 +515,9 @@ def get_suppressed_tokens(tokenizer: Tokenizer, suppress_tokens: Sequence[int] |
     given = set(suppress_tokens or ())
     if -1 in given:
         given = {id_ for id_ in given if id_ >= 0} | set(tokenizer.non_speech_tokens)
-    special = (tokenizer.transcribe, tokenizer.translate, tokenizer.sot)
-    special += (tokenizer.sot_prev, tokenizer.sot_lm, tokenizer.no_speech)
-    return tuple(sorted(given | {id_ for id_ in special if id_ is not None}))
+    ids = {tokenizer.transcribe, tokenizer.translate, tokenizer.sot, tokenizer.no_speech}
+    ids |= {tokenizer.sot_prev, tokenizer.sot_lm, *given}
+    return tuple(sorted(id_ for id_ in ids if id_ is not None))
 
 
 def merge_punctuations(alignment: list[dict[str, Any]], prepended: str, appended: str) -> None:

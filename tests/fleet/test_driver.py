@@ -170,7 +170,9 @@ def test_several_instruction_sets_are_refused_only_where_that_was_asked(tmp_path
     answers = {"w1": ANSWER, "w2": Answer(bundle="b" * 64, onnxruntime="1.32.0", isa="aarch64 asimddp")}
     paths = _files(tmp_path / "in", 1)
     assert _run(paths, tmp_path / "out", cluster=Serial(_made, answers))[0].state == "done"
-    with pytest.raises(UsageError, match="worker w2: instruction set aarch64 asimddp, that of w1 is x86_64 avx2"):
+    with pytest.raises(
+        ModelError, match="w2: has instruction set aarch64 asimddp, expected x86_64 avx2 as on w1; leave"
+    ):
         _run(paths, tmp_path / "out", cluster=Serial(_made, answers), same_isa=True)
 
 

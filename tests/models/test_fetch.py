@@ -69,10 +69,10 @@ def test_pull_path_and_rm(server: Server) -> None:
     assert path.read_bytes() == CONTENT and store.find_file("silero-vad") == path
     assert [item.name for item in path.parent.iterdir()] == [path.name], "no temporary file is left"
     assert run("pull", "silero-vad").stdout == f"{path}\n" and server.asked == [KNOWN.url]
-    assert run("path", "silero-vad").stdout == f"{path}\n"
+    assert run("show", "silero-vad", "--path").stdout == f"{path}\n"
     assert run("rm", "silero-vad").exit_code == 0 and not path.parent.exists()
     assert isinstance(run("rm", "silero-vad").exception, ModelError)
-    assert isinstance(run("path", "silero-vad").exception, ModelError)
+    assert isinstance(run("show", "silero-vad", "--path").exception, ModelError)
 
 
 @pytest.mark.parametrize("body", [CONTENT[:-1], CONTENT + b"x", b"", b"<html>", CONTENT[:-1] + b"?"])
@@ -117,7 +117,3 @@ def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file in the way")
     with pytest.raises(ResourceError):
         store.fetch_file("silero-vad")
-
-
-def test_the_known_file_is_pinned() -> None:
-    assert KNOWN.url.startswith("https://") and "/v1.2.1/" in KNOWN.url and KNOWN.licence == "MIT"

@@ -193,11 +193,6 @@ def test_installed_lists_store_and_package(tmp_path: Path, models: Path) -> None
     assert [(item.name, item.bundled) for item in store.installed()] == [("a", False), ("b", False), ("demo", False)]
 
 
-def test_nothing_is_installed(tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / "package")
-    assert store.installed() == []
-
-
 # --- remove -----------------------------------------------------------------------------------------------------------
 
 
@@ -245,13 +240,6 @@ def test_remove_does_not_look_into_the_current_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no model 'mine'"):
         store.remove("mine")
     assert (tmp_path / "here" / "mine" / "specedge.json").exists()
-
-
-def test_remove_leaves_folders_that_are_no_bundles(models: Path) -> None:
-    (models / "notes").mkdir(parents=True)
-    with pytest.raises(ModelError):
-        store.remove("notes")
-    assert (models / "notes").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX links")
