@@ -27,32 +27,6 @@ from typing import Any
 from specedge.errors import UsageError
 from specedge.files import write_atomic
 
-__all__ = [
-    "CGROUP_ROOT",
-    "CPU_INFO",
-    "CPU_TOPOLOGY",
-    "CostTable",
-    "DEFAULT_COSTS",
-    "Isa",
-    "KERNEL_FEATURES",
-    "MEMORY_INFO",
-    "OWN_CGROUP",
-    "Profile",
-    "cache_home",
-    "device_fields",
-    "device_path",
-    "free_bytes",
-    "isa",
-    "load_profile",
-    "most_threads",
-    "profile_path",
-    "read_device_file",
-    "save_profile",
-    "threads_allowed",
-    "total_memory_bytes",
-    "write_device_file",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:

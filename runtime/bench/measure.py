@@ -356,4 +356,5 @@ def _recommended(rows: Mapping[str, Row], plan: Plan) -> Recommendation:
         rounds={name: row.rounds for name, row in rows.items()},
     )
     chosen = plan.options_for(found.drafter)
-    return replace(found, draft_model=chosen.draft_model, token_maps=tuple(map(str, chosen.token_maps)))
+    draft = None if chosen.draft_model is None else str(chosen.draft_model)
+    return replace(found, draft_model=draft, token_maps=tuple(map(str, chosen.token_maps)))

@@ -251,7 +251,7 @@ class Manifest:
         check_values(dict(value), where)
         names = [field.name for field in fields(cls)]
         check_keys(value, dict.fromkeys(("format", "version", *names, "mel", *({CHECKSUM} & value.keys()))), where)
-        kind = SpeechDims if value["kind"] == SPEECH else Dims
+        kind: type[Dims] = SpeechDims if value["kind"] == SPEECH else Dims
         if kind is SpeechDims and isinstance(value["dims"], dict) and "n_chunk_frames" in value["dims"]:
             kind = ChunkDims
         graphs = members(value["graphs"], where, "graphs")

@@ -140,7 +140,7 @@ def read_object(kind: type[T], value: object, where: str, key: str = "", **other
     which field is wrong and what was expected, None if none is.
     """
     found = members(value, where, key)
-    hints = _hints(kind) | others
+    hints = {**_hints(kind), **others}
     if found.keys() != hints.keys():
         check_keys(found, hints, where, key)
     made = kind(**{name: read(hint, found[name], where, inner(key, name)) for name, hint in hints.items()})
@@ -215,5 +215,5 @@ def _read_items(inside: tuple[Any, ...], value: object, where: str, key: str) ->
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return {name: hint for name, hint in get_type_hints(kind, include_extras=True).items() if not name.startswith("_")}

@@ -35,13 +35,12 @@ from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, MANY_GRAPH, WHISPER, req
 from ..device import most_threads, threads_allowed
 from ..options import CPU
 from . import packed
-from .budget import Budget
 from .exactness import rows_are_exact
 from .kv_cache import MAX_TEXTS, Factors, KvCache, State, copy_rows
 from .made_up import probe_ids, probe_mel
 from .many import Features, ManyPass, TextRows, pads_windows
 from .providers import ProviderEncoder, open_provider
-from .scheduler import Pass, Scheduler
+from .scheduler import Budget, Pass, Scheduler
 from .session import (
     RUNTIME_VERSION,
     Canceller,

@@ -317,7 +317,7 @@ def rows_are_exact(engine: Engine, bundle: Bundle) -> bool:
                 _known[path] = answer
     _known[path] = answer
     engine.is_exact, engine.windows_are_exact = answer
-    return engine.is_exact
+    return answer[0]
 
 
 def answer_path(bundle: Bundle, threads: int) -> Path:

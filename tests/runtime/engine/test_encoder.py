@@ -50,6 +50,7 @@ def test_windows_encoded_together_have_the_bits_of_their_own(
         assert all(map(same, made.encode_all(windows), alone))
 
 
+@pytest.mark.slow
 def test_the_bundled_model_shares_passes_or_proves_that_it_cannot(passes: list[int]) -> None:
     opened = Bundle.open(DEMO)
     made = Engine(opened, threads=2)

@@ -15,7 +15,7 @@ import pytest
 
 import specedge
 from specedge.errors import Interrupted, UsageError
-from specedge.runtime.engine import budget
+from specedge.runtime.engine import scheduler
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.kv_cache import MAX_TEXTS
 from specedge.runtime.engine.scheduler import Pass, Scheduler
@@ -180,8 +180,8 @@ def test_who_has_a_window_goes_on_and_who_stops_holds_nobody_up() -> None:
 
 
 def test_room_is_for_the_next_as_soon_as_a_text_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_IDLE_S", 1e6)
-    monkeypatch.setattr(budget, "_LOOKS_S", 1e6)
+    monkeypatch.setattr(scheduler, "_IDLE_S", 1e6)
+    monkeypatch.setattr(scheduler, "_LOOKS_S", 1e6)
     made = Engine(exported.bundle(), threads=1, cache=False, budget_bytes=1)
     mel = exported.noise_mel(80, 200)
     window = made.encode(mel)

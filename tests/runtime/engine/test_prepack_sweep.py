@@ -34,7 +34,9 @@ def write(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX locks")
-@pytest.mark.parametrize("n_kills", [3, pytest.param(50, marks=pytest.mark.stress)])
+@pytest.mark.parametrize(
+    "n_kills", [pytest.param(3, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.stress)]
+)
 def test_what_killed_starts_leave_is_gone_after_the_next(cache: Path, n_kills: int) -> None:
     command = [sys.executable, "-c", STARTS.format(bundle=str(bundle("int8").path))]
     rng, expected, left = np.random.default_rng(1), starts(1), set()

@@ -40,12 +40,13 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pass_s", "expected"),
     [
-        pytest.param({}, threads_allowed(), marks=pytest.mark.slow),
-        pytest.param({4: 1e-3}, threads_allowed(), marks=pytest.mark.slow),
-        pytest.param({2: 2e-3, 4: 1e-3}, 4, marks=pytest.mark.slow),
+        ({}, threads_allowed()),
+        ({4: 1e-3}, threads_allowed()),
+        ({2: 2e-3, 4: 1e-3}, 4),
         ({2: 1e-3, 4: 2e-3, 5: 3e-3}, 2),
     ],
 )
