@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from specedge.errors import AudioError, UsageError
 
 from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, HeldAudio, decode_audio, open_audio
-from .audio.vad import VadOptions
 from .bundle.bundle import Bundle
 from .bundle.manifest import HOP_SAMPLES, N_FFT
 from .decoding.decode import Speculation
@@ -48,7 +47,7 @@ from .model import (
     transcribe_options,
     vad_options,
 )
-from .options import TranscribeOptions
+from .options import TranscribeOptions, VadOptions
 from .output.report import source_names
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 
 from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, decode_audio, open_held
-from .audio.vad import VadOptions
 from .bundle.bundle import Bundle, choose_bundle
 from .bundle.dims import ChunkDims
 from .bundle.manifest import SPEECH
@@ -45,6 +44,7 @@ from .options import (
     PREPEND_PUNCTUATIONS,
     DrafterOptions,
     TranscribeOptions,
+    VadOptions,
     check_together,
     drafter_named,
 )

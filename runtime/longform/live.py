@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 
 from ..audio.audio import open_audio
-from ..audio.vad import FRAME_SAMPLES, EnergyDetector, VadOptions
+from ..audio.vad import EnergyDetector
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
 from ..decoding.drafter import Drafter
-from ..options import TranscribeOptions
+from ..options import FRAME_SAMPLES, TranscribeOptions, VadOptions
 from .segments import Segment
 from .transcribe import transcribe
 

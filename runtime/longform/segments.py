@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..options import CPU
 
 if TYPE_CHECKING:
-    from ..audio.vad import VadOptions
-    from ..options import TranscribeOptions
+    from ..options import TranscribeOptions, VadOptions
 
 __all__ = ["DraftedSegment", "Segment", "TranscriptionInfo", "Word"]
 

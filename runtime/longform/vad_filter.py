@@ -21,15 +21,14 @@ from specedge.models import store
 
 from ..audio.audio import AudioStream, take
 from ..audio.vad import (
-    FRAME_SAMPLES,
     EnergyDetector,
     Piece,
     SileroDetector,
     Span,
     SpanFinder,
-    VadOptions,
 )
 from ..engine.session import Canceller
+from ..options import FRAME_SAMPLES, VadOptions
 from .segments import Segment, Word
 
 __all__ = [

@@ -47,12 +47,6 @@ def test_lines_of_their_own_where_there_is_no_terminal(monkeypatch: pytest.Monke
     assert " 40%" in lines[0] and " 80%" in lines[1] and "100%" in lines[2] and "\r" not in pipe.getvalue()
 
 
-def test_an_unknown_total_shows_a_count() -> None:
-    terminal = Terminal()
-    Progress(None, "files", stream=terminal).update(3)
-    assert "3 files" in terminal.getvalue() and "%" not in terminal.getvalue()
-
-
 def test_audio_shows_times_speed_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

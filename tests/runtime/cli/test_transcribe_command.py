@@ -21,7 +21,6 @@ from specedge.runtime.longform import vad_filter
 from specedge.runtime.longform.segments import Segment, Word
 from specedge.runtime.longform.windows import AudioContext
 from specedge.runtime.options import TRANSLATIONS
-from specedge.runtime.output.formats import FORMATS
 from support.demo import english_draft
 from support.fake_cli import SENTENCE, wav
 from support.fake_engine import bundle, special_tokens
@@ -109,15 +108,6 @@ def test_subtitles_to_standard_output(capsys: pytest.CaptureFixture[str]) -> Non
     assert out == "[00:00.00]the pump is on\n[00:01.00]the pump is on\n"
 
 
-def test_several_formats_and_all(capsys: pytest.CaptureFixture[str]) -> None:
-    run(capsys, wav("a.wav"), "-o", "some", "-f", "srt,txt")
-    assert sorted(os.listdir("some")) == ["a.srt", "a.txt"] and Path("some/a.srt").read_text() == SRT
-    run(capsys, "a.wav", "-o", "all", "--output_format", "all")
-    assert sorted(os.listdir("all")) == sorted(f"a.{name}" for name in FORMATS)
-    assert Path("all/a.txt").read_text() == SENTENCE * 2
-    assert json.loads(Path("all/a.json").read_text())["text"] == " the pump is on the pump is on"
-
-
 def test_several_inputs_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run(capsys, wav("a.wav"), wav("b.wav", 1.0))
     assert out == SENTENCE * 3
@@ -182,20 +172,6 @@ def test_recordings_of_one_name_keep_their_folders(capsys: pytest.CaptureFixture
     assert written == ["out/a/talk.txt", "out/b/talk.txt", "out/mon/1.txt"]
     _, err = run(capsys, "a/talk.wav", "b/talk.wav", "talks", "-o", "out", "--skip-existing")
     assert err.splitlines()[-1] == "specedge: 0 done, 3 left out"
-
-
-def test_an_empty_folder_among_others(capsys: pytest.CaptureFixture[str]) -> None:
-    os.mkdir("nothing")
-    out, err = run(capsys, "nothing", wav("a.wav"), code=1)
-    assert out == SENTENCE * 2
-    assert err.startswith("specedge: error: nothing: no audio file is in this folder\nspecedge: 1 done, 1 failed: ")
-
-
-def test_a_lone_file_of_a_folder_gives_its_own_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    os.mkdir("talks")
-    Path("talks/bad.wav").write_bytes(b"RIFF")
-    _, err = run(capsys, "talks", code=3)
-    assert err.splitlines()[1].startswith("specedge: error: talks")
 
 
 def test_a_stopped_run_goes_on(capsys: pytest.CaptureFixture[str], model: list[Any], says: Any) -> None:
@@ -302,11 +278,6 @@ def test_quiet_hides_warnings_of_the_library_and_only_for_this_run(
     assert run(capsys, "a.wav")[1] == "specedge: warning: odd\n"
 
 
-def test_a_dash_is_no_folder(capsys: pytest.CaptureFixture[str], here: Path) -> None:
-    _, err = run(capsys, wav("a.wav"), "-o", "-", code=2)
-    assert "leave -o out" in err and not (here / "-").exists()
-
-
 def test_missing_audio_is_said_even_quietly_and_its_text_is_kept(
     capsys: pytest.CaptureFixture[str], says: Any, tmp_path: Path
 ) -> None:
@@ -333,12 +304,6 @@ def test_stats(capsys: pytest.CaptureFixture[str], says: Any, monkeypatch: pytes
         "specedge: a.wav: drafter x: 9 tokens proposed, 8 evaluated, 6 accepted (75% of the evaluated), "
         "1 passes accepted whole",
     ]
-
-
-def test_stats_of_a_text_that_may_go_round_in_a_circle(capsys: pytest.CaptureFixture[str], says: Any) -> None:
-    says(speculation=Speculation(suspected_loops=1))
-    _, err = run(capsys, wav("a.wav"), "--stats")
-    assert "suspected loops: 1 window whose text may repeat itself without end\n" in err
 
 
 @pytest.mark.parametrize(
