@@ -144,7 +144,7 @@ class Remapped(Translation):
     """
 
     def __init__(self, draft: SpecialTokens, target: SpecialTokens, *, empty: Iterable[int] = ()) -> None:
-        self._draft, self._target = draft, target
+        self._draft, self._target, self._eot = draft, target, target.eot
         self._to_target = _table(draft, target)
         self._to_draft = _table(target, draft)
         for token in empty:
@@ -171,7 +171,7 @@ class Remapped(Translation):
 
     def reader(self, word: Sequence[int] = (), *, is_start: bool = False) -> Reader:
         """See `Translation.reader`."""
-        return _IdReader(to_target=self._to_target, eot=self._target.eot)
+        return _IdReader(to_target=self._to_target, eot=self._eot)
 
     def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
         """See `Translation.spelt`."""
@@ -183,7 +183,7 @@ class Remapped(Translation):
         return np.array([self._to_draft[id_] for id_ in ids.tolist()], np.int64)
 
 
-class Alike(Translation):
+class Alike(Remapped):
     """For a speech LLM whose ids are the target's, prompts and rows of audio included.
 
     ranks: the bytes of each text id; the target is not told ids without any.
@@ -193,6 +193,7 @@ class Alike(Translation):
         self._eot = layout.eot
         texts = [id_ if ranks[id_] else -1 for id_ in range(layout.eot)]
         self._to_target = [*texts, *([layout.eot] * (layout.n_vocab - layout.eot))]
+        self._to_draft = list(range(layout.n_vocab))
 
     @classmethod
     def between(cls, draft: Tokenizer, target: Tokenizer) -> Alike | None:
@@ -205,22 +206,6 @@ class Alike(Translation):
     def prompt(self, ids: Sequence[int]) -> list[int] | None:
         """See `Translation.prompt`."""
         return list(ids)
-
-    def text(self, ids: Sequence[int]) -> list[int]:
-        """See `Translation.text`."""
-        return list(ids)
-
-    def reader(self, word: Sequence[int] = (), *, is_start: bool = False) -> Reader:
-        """See `Translation.reader`."""
-        return _IdReader(to_target=self._to_target, eot=self._eot)
-
-    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
-        """See `Translation.spelt`."""
-        return list(tokens), list(range(len(tokens)))
-
-    def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `Translation.counterparts`."""
-        return ids.copy()
 
 
 def drawn_among(drawn: Drawn | None, to_target: Callable[[int], int]) -> Drawn | None:
