@@ -111,8 +111,6 @@ def installed_default(language: str | None = None, task: str = "transcribe") -> 
 def _candidates() -> list[_Candidate]:
     found = []
     for item in store.installed():
-        if item.bundled:
-            continue
         try:
             manifest = read_manifest(item.path)[0]
         except BundleError:  # naming it says what is wrong with it

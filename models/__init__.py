@@ -1,1 +1,1 @@
-"""The catalogue of known checkpoints, the bundle store, and the bundled demo model."""
+"""The catalogue of known checkpoints, and the store of bundles."""

@@ -2,8 +2,7 @@
 
 The store is `$SPECEDGE_HOME/models`; without the variable, `specedge/models` in the platform's folder for user data. A
 subfolder with a `specedge.json` is an installed bundle, unless its name starts with a dot: an export under way or a
-removal cut short. `find` looks for a path, then for a bundle in the current folder and in the store, and in a clone for
-the small models of the tests.
+removal cut short. `find` looks for a path, then for a bundle in the current folder and in the store.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from . import catalogue
 __all__ = [
     "Installed",
     "available_models",
-    "bundled",
     "check_name",
     "fetch_file",
     "file_path",
@@ -53,12 +51,11 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """A bundle that `find` knows by name; `bundled`: it is part of the package."""
+    """A bundle that `find` knows by name."""
 
     name: str
     path: Path
     size_bytes: int
-    bundled: bool
 
 
 def home() -> Path:
@@ -119,11 +116,6 @@ def make_folder() -> Path:
     except OSError as error:
         raise ResourceError(f"{folder()}: cannot be created ({error.strerror}); set SPECEDGE_HOME elsewhere") from None
     return folder()
-
-
-def bundled() -> Path:
-    """The folder of the small models that specedge's tests use; there is none in an installation."""
-    return Path(__file__).resolve().parent / "bundled"
 
 
 def check_name(name: str) -> str:
@@ -262,15 +254,13 @@ def known_draft(name: str) -> Path | None:
 
 
 def installed() -> list[Installed]:
-    """The bundles of the store and the package, by name; one in the store hides a bundled one of the same name."""
-    found: dict[str, Installed] = {}
-    for root in reversed(_roots()):
-        for path in _subfolders(root):
-            if _NAME.fullmatch(path.name) and _is_bundle(path):
-                found[path.name] = Installed(
-                    name=path.name, path=path, size_bytes=_size_bytes(path), bundled=root == bundled()
-                )
-    return [found[name] for name in sorted(found)]
+    """The bundles of the store, by name."""
+    return [
+        Installed(name=path.name, path=path, size_bytes=_size_bytes(path))
+        for root in _roots()
+        for path in _subfolders(root)
+        if _NAME.fullmatch(path.name) and _is_bundle(path)
+    ]
 
 
 def available_models() -> list[str]:
@@ -286,15 +276,12 @@ def available_models() -> list[str]:
 def remove(name: str) -> Path:
     """Remove a bundle from the store and return where it was. A kill leaves it whole or gone, never half.
 
-    If the bundle is a link, only the link goes. Raises UsageError when `name` is no name or belongs to the package,
-    ModelError when there is no such bundle, ResourceError when the file system refuses.
+    If the bundle is a link, only the link goes. Raises UsageError when `name` is no name, ModelError when there is no
+    such bundle, ResourceError when the file system refuses.
     """
     root = folder()
-    names = list(_candidates(check_name(name)))
-    target = next((root / n for n in names if _is_bundle(root / n)), None)
+    target = next((root / n for n in _candidates(check_name(name)) if _is_bundle(root / n)), None)
     if target is None:
-        if any(_is_bundle(bundled() / n) for n in names):
-            raise UsageError(f"{name} belongs to specedge's tests and is not removed")
         raise ModelNotFoundError(_not_found(name, False))
     try:
         if target.is_symlink():
@@ -314,11 +301,11 @@ def remove(name: str) -> Path:
 
 
 def _roots() -> list[Path]:
-    """Where models are looked for: the store, if this user can have one, then the tests' own."""
+    """Where models are looked for by name: the store, if this user can have one."""
     try:
-        return [folder(), bundled()]
+        return [folder()]
     except UsageError:
-        return [bundled()]
+        return []
 
 
 def _candidates(name: str) -> Iterator[str]:
@@ -360,7 +347,7 @@ def _not_found(text: str, is_path: bool) -> str:
         return f"{_shown(text)}: no such folder, expected a bundle; `specedge models list` shows the installed ones"
     if checkpoint is not None:
         return f"the model {_shown(text)} is not installed; {_how_to_get(checkpoint.name)}"
-    lead = f"no model {_shown(text)} in {_roots()[0]}"
+    lead = " in ".join([f"no model {_shown(text)}", *map(str, _roots())])
     here = tuple(item.name for item in installed())
     close = catalogue.suggest(text, here)
     if not close:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support.tree import ROOT
+from support.paths import DEMO
 
-TALK = ROOT / "models" / "bundled" / "samples" / "maintenance.wav"
+TALK = DEMO.parent / "samples" / "maintenance.wav"
 
 # Runs in the fresh process: what Python tells an audit hook of before it happens.
 _PROBE = """
@@ -51,7 +51,7 @@ def test_a_transcription_writes_its_output_and_caches_and_asks_nobody(options: t
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SPECEDGE", "XDG"))}
     environment |= {"HOME": str(places["user"]), "TMPDIR": str(places["tmp"])}
     environment |= {"SPECEDGE_HOME": str(places["home"]), "SPECEDGE_CACHE": str(places["cache"])}
-    arguments = ["transcribe", str(TALK), "-o", str(places["out"]), "-m", "demo", "-f", "txt,json", *options]
+    arguments = ["transcribe", str(TALK), "-o", str(places["out"]), "-m", str(DEMO), "-f", "txt,json", *options]
     # -B, because where the tree is installed to be edited, Python keeps bytecode beside its modules.
     command = [sys.executable, "-I", "-B", "-c", _PROBE, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=places["here"], timeout=120)

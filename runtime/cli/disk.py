@@ -94,8 +94,7 @@ def _clear(asked: list[_Kept]) -> None:
         size_bytes = one.size_bytes
         if one.what == "models":
             for item in store.installed():
-                if not item.bundled:
-                    store.remove(item.name)
+                store.remove(item.name)
         for path in one.paths:
             _remove(path)
         notify(f"{one.what}: {format_size(size_bytes)} removed")
@@ -118,7 +117,7 @@ def _print_learned(model: str | None) -> None:
 
 
 def _models() -> _Kept:
-    found = [item for item in store.installed() if not item.bundled]
+    found = store.installed()
     files = [path for name in catalogue.FILES if (path := store.file_path(name)).exists()]
     names = ", ".join([item.name for item in found] + [path.name for path in files])
     return _Kept(what="models", where=store.folder(), paths=(*(item.path for item in found), *files), about=names)

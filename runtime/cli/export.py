@@ -53,11 +53,6 @@ def _check_changeable(folder: Path, *, is_for_head: bool) -> None:
     from ..bundle.bundle import read_manifest
     from ..bundle.manifest import CTC_GRAPH
 
-    if folder.resolve().is_relative_to(store.bundled()):
-        raise UsageError(
-            f"{folder}: belongs to specedge's tests, so it is not changed in place; copy that folder and change "
-            "the copy, or add --force"
-        )
     if is_for_head and CTC_GRAPH in read_manifest(folder)[0].graphs:
         raise UsageError(
             f"{folder}: has a CTC head, so it is not changed in place; copy that folder and change the copy, or add "

@@ -204,18 +204,17 @@ def _installed() -> list[dict[str, Any]]:
                 row["draft"] = read_manifest(item.path / DRAFT_FOLDER)[0].name
         except BundleError as error:
             row["problem"] = str(error)
-        rows.append(row | {"bundled": item.bundled, "path": str(item.path)})
+        rows.append(row | {"path": str(item.path)})
     return rows
 
 
 def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
     from .describe import format_size, table
 
-    lines = [("NAME", "SIZE", "PRECISION", "DRAFT", "FROM", "PATH")]
+    lines = [("NAME", "SIZE", "PRECISION", "DRAFT", "PATH")]
     for row in rows:
-        origin = "package" if row["bundled"] else "store"
         size, precision = format_size(row["size_bytes"]), row["precision"] or "broken"
-        lines.append((row["name"], size, precision, row["draft"] or "-", origin, row["path"]))
+        lines.append((row["name"], size, precision, row["draft"] or "-", row["path"]))
     return table(lines)
 
 

@@ -122,7 +122,7 @@ def test_audio_without_samples_has_no_segments(
 
 def test_the_environment_chooses_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECEDGE_COMPAT_MODEL", "demo")
-    assert front.WhisperModel("Systran/faster-whisper-large-v3").path == store.find("demo")
+    assert front.WhisperModel("Systran/faster-whisper-large-v3").path.samefile(store.find("demo"))
 
 
 def test_the_environment_chooses_what_the_encoder_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:

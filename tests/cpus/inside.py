@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np  # noqa: E402
 
 from specedge import decode_audio  # noqa: E402
-from specedge.models import store  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.cli.main import main as specedge  # noqa: E402
 from specedge.runtime.decoding.drafter import TargetModel  # noqa: E402
@@ -36,6 +35,7 @@ from specedge.runtime.engine.engine import Engine  # noqa: E402
 from specedge.runtime.engine.session import RUNTIME_VERSION  # noqa: E402
 from specedge.runtime.options import DRAFTERS, HAS_MODEL, DrafterOptions, TranscribeOptions  # noqa: E402
 from support.lossless import OnceEncoded, Run, Sound, difference, run  # noqa: E402
+from support.paths import DEMO  # noqa: E402
 
 PRECISIONS = ("int8", "int4", "fp32")
 OPTIONS = TranscribeOptions(language="en")
@@ -97,7 +97,7 @@ def said(made: Run) -> str:
 def drafters(bundle: Bundle) -> None:
     """Each drafter beside none on each of the bundled recordings."""
     engine = OnceEncoded(Engine(bundle, threads=1, cache=False))
-    for recording in sorted((store.bundled() / "samples").glob("*.wav")):
+    for recording in sorted((DEMO.parent / "samples").glob("*.wav")):
         sound = decode_audio(str(recording))
         plain = run(engine, bundle, sound, OPTIONS, None)
         done("text", recording.stem, lambda made: {"text": said(made), "n_tokens": made.n_tokens}, plain)
@@ -108,7 +108,7 @@ def drafters(bundle: Bundle) -> None:
 
 def beside_none(name: str, bundle: Bundle, engine: OnceEncoded, sound: Sound, plain: Run) -> dict[str, Any]:
     """A drafter's run beside the plain one: everything that a transcription gives, compared with ==."""
-    model = store.bundled() / "demo" if name in HAS_MODEL else None
+    model = DEMO if name in HAS_MODEL else None
     # weighs: drafted at any price, so that there are passes of many widths
     drafter = make_drafter(DrafterOptions(name, draft_model=model), TargetModel(bundle, threads=1, weighs=False))
     try:
@@ -121,7 +121,7 @@ def beside_none(name: str, bundle: Bundle, engine: OnceEncoded, sound: Sound, pl
 
 
 def main(job: dict[str, Any]) -> None:
-    bundled = Bundle.open(store.bundled() / "demo")
+    bundled = Bundle.open(DEMO)
     done("machine", "", machine)
     done("probe", "demo int8", probe, bundled)
     drafters(bundled)

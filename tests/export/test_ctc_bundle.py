@@ -12,7 +12,6 @@ import pytest
 from specedge.errors import ResourceError, UsageError
 from specedge.export.bundling import add_ctc_head
 from specedge.export.ctc_graph import encoder_weights_sha256, write_head
-from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
 from specedge.runtime.drafters.ctc.head import CtcHead
@@ -137,22 +136,6 @@ def test_it_goes_with_no_other_option(head: Path, capsys: pytest.CaptureFixture[
     for more in (["--name", "other"], ["--ctc", str(head)]):
         assert main(["export", str(bundle().path), "--add-ctc", str(head), *more]) == 2
         assert "give no option but --force" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("change", [["--add-ctc"], ["--learnable"]])
-def test_the_model_of_the_package_is_not_changed_in_place(
-    change: list[str], head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = Bundle.open(shutil.copytree(bundle().path, tmp_path / "bundled" / "demo"))
-    (tmp_path / "link").symlink_to(made.path)
-    monkeypatch.setattr(store, "bundled", lambda: tmp_path / "bundled")
-    given = [*change, str(head)] if change == ["--add-ctc"] else change
-    for source in (str(made.path), str(tmp_path / "link"), *(["demo"] if change == ["--add-ctc"] else [])):
-        assert main(["export", source, *given]) == 2
-        assert "belongs to specedge's tests, so it is not changed in place" in capsys.readouterr().err
-    assert Bundle.open(made.path).digest == made.digest
-    assert main(["export", str(made.path), *given, "--force"]) == 0
-    assert Bundle.open(made.path).digest != made.digest
 
 
 def test_a_head_takes_no_other_graph_s_place(head: Path, tmp_path: Path) -> None:

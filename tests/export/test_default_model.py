@@ -23,7 +23,6 @@ MANY = replace(TOKENS, languages={"en": 258, "de": 259, "fr": 266}, timestamp_be
 def _no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SPECEDGE_MODEL")
-    monkeypatch.setattr(store, "bundled", lambda: tmp_path / "nowhere")
 
 
 def install(name: str, *, layers: int = 2, tokens: Any = MANY, source: str = "x", precision: str = "int8") -> Path:
@@ -153,7 +152,7 @@ def test_one_line_where_none_can_be_fetched(pulls: list[str], capsys: pytest.Cap
     with pytest.raises(ModelNotFoundError) as raised:
         default_model()
     line = str(raised.value)
-    for part in ("cannot reach the hub to fetch whisper-tiny", "models pull tiny", "export FOLDER", "import FILE.tar"):
+    for part in ("cannot reach the hub to fetch whisper-tiny", "models pull tiny", "export FOLDER", "pull FILE.tar"):
         assert part in line
     assert raised.value.exit_code == 4 and not capsys.readouterr().err
 

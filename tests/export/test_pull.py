@@ -17,9 +17,7 @@ from support.bundles import write_bundle
 def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Stands for the exporter: writes the small bundle and records what it was asked for."""
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(store, "bundled", lambda: tmp_path / "package")
     monkeypatch.chdir(tmp_path)
-    write_bundle(tmp_path / "package" / "demo")
     calls: list[dict[str, Any]] = []
 
     def export_to(source: str, out: Path, **options: Any) -> None:
@@ -57,8 +55,9 @@ def test_a_folder_and_a_revision_of_one_s_own(exports: list[dict[str, Any]], tmp
     assert not store.folder().exists()
 
 
-def test_a_bundled_model_needs_no_fetching(exports: list[dict[str, Any]], tmp_path: Path) -> None:
-    assert specedge.download_model("demo") == str(tmp_path / "package" / "demo") and not exports
+def test_an_installed_model_needs_no_fetching(exports: list[dict[str, Any]]) -> None:
+    path = write_bundle(store.folder() / "mine")
+    assert specedge.download_model("mine") == str(path) and not exports
 
 
 def test_what_cannot_be_fetched(exports: list[dict[str, Any]]) -> None:
@@ -75,5 +74,5 @@ def test_the_names_are_faster_whisper_s_and_those_of_installed_models(exports: l
     write_bundle(store.folder() / "whisper-base")
     write_bundle(store.folder() / "my-fine-tune")
     names = specedge.available_models()
-    assert {"tiny", "tiny.en", "large-v3", "large", "turbo", "distil-large-v3", "demo", "my-fine-tune"} <= set(names)
+    assert {"tiny", "tiny.en", "large-v3", "large", "turbo", "distil-large-v3", "my-fine-tune"} <= set(names)
     assert "whisper-base" not in names and len(names) == len(set(names))

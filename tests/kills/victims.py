@@ -48,7 +48,7 @@ class Victim:
         self.folder.mkdir()
         os.environ["SPECEDGE_HOME"] = str(root / "home")
         os.environ["SPECEDGE_CACHE"] = str(root / "cache")
-        os.environ.setdefault("SPECEDGE_MODEL", "demo")
+        os.environ["SPECEDGE_MODEL"] = str(ROOT / "models" / "bundled" / "demo")
         os.environ.pop("SPECEDGE_CACHE_BYTES", None)
 
     def prepare(self) -> None:

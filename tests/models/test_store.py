@@ -24,10 +24,8 @@ def make(folder: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store, a package with a bundled model, and a current folder, all of this test alone."""
+    """A store and a current folder, all of this test alone."""
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(store, "bundled", lambda: tmp_path / "package")
-    make(tmp_path / "package" / "demo")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
@@ -100,8 +98,7 @@ def test_a_store_that_cannot_be_created(tmp_path: Path) -> None:
 # --- find -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_wins_then_the_store_then_the_package(tmp_path: Path, models: Path) -> None:
-    assert store.find("demo") == tmp_path / "package" / "demo"
+def test_a_folder_wins_then_the_store(tmp_path: Path, models: Path) -> None:
     make(models / "demo")
     assert store.find("demo") == models / "demo"
     make(tmp_path / "here" / "demo")
@@ -156,7 +153,8 @@ def test_what_is_no_name_is_looked_for_as_a_path_only(models: Path, name: str) -
         ("qqqqqq", "`specedge models list --known` shows the names, and the path of a bundle works too"),
     ],
 )
-def test_an_unknown_name_says_how_to_get_one(name: str, message: str) -> None:
+def test_an_unknown_name_says_how_to_get_one(models: Path, name: str, message: str) -> None:
+    make(models / "demo")
     with pytest.raises(ModelError) as caught:
         store.find(name)
     assert message in str(caught.value)
@@ -179,7 +177,7 @@ def test_bad_names(name: str) -> None:
 # --- installed --------------------------------------------------------------------------------------------------------
 
 
-def test_installed_lists_store_and_package(tmp_path: Path, models: Path) -> None:
+def test_installed_lists_the_store(models: Path) -> None:
     make(models / "b")
     make(models / "a")
     make(models / ".trash-x" / "c")
@@ -187,10 +185,8 @@ def test_installed_lists_store_and_package(tmp_path: Path, models: Path) -> None
     (models / "no-bundle").mkdir()
     (models / "file").write_bytes(b"")
     found = store.installed()
-    assert [(item.name, item.bundled) for item in found] == [("a", False), ("b", False), ("demo", True)]
+    assert [item.name for item in found] == ["a", "b"]
     assert found[0].path == models / "a" and found[0].size_bytes == 102
-    make(models / "demo")
-    assert [(item.name, item.bundled) for item in store.installed()] == [("a", False), ("b", False), ("demo", False)]
 
 
 # --- remove -----------------------------------------------------------------------------------------------------------
@@ -216,23 +212,15 @@ def test_a_bundle_in_use_is_whole_or_gone(models: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
     store.remove("a")
     assert not (models / "a").exists()
-    assert [item.name for item in store.installed()] == ["demo"]
-
-
-def test_the_bundled_model_stays(tmp_path: Path, models: Path) -> None:
-    with pytest.raises(UsageError, match="demo belongs to specedge's tests and is not removed"):
-        store.remove("demo")
-    make(models / "demo")
-    store.remove("demo")  # the one in the store can go
-    assert (tmp_path / "package" / "demo" / "specedge.json").exists()
+    assert store.installed() == []
 
 
 @pytest.mark.parametrize("name", ["..", "../package/demo", "/", "", ".trash-1", "a/../a", "a\0"])
-def test_remove_takes_no_paths(tmp_path: Path, models: Path, name: str) -> None:
+def test_remove_takes_no_paths(models: Path, name: str) -> None:
     make(models / "a")
     with pytest.raises(UsageError, match="is no name for a model"):
         store.remove(name)
-    assert (models / "a").exists() and (tmp_path / "package" / "demo").exists()
+    assert (models / "a").exists()
 
 
 def test_remove_does_not_look_into_the_current_folder(tmp_path: Path) -> None:
@@ -247,7 +235,7 @@ def test_removing_a_linked_bundle_removes_the_link(tmp_path: Path, models: Path)
     target = make(tmp_path / "elsewhere" / "big")
     models.mkdir(parents=True)
     (models / "big").symlink_to(target)
-    assert [item.name for item in store.installed()] == ["big", "demo"]
+    assert [item.name for item in store.installed()] == ["big"]
     store.remove("big")
     assert (target / "specedge.json").exists() and os.listdir(models) == []
 

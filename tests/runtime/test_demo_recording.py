@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 import specedge
-from specedge.models import store
 from specedge.runtime.audio.audio import SAMPLE_RATE, open_audio
+from support.paths import DEMO
 
 TEXTS = {
     "maintenance": "Call the maintenance crew to generator two.",
@@ -23,7 +23,7 @@ def recording(seed: int) -> tuple[NDArray[np.float32], list[tuple[str, float, fl
     rng = random.Random(seed)
     sounds = {}
     for name in TEXTS:
-        with open_audio(store.bundled() / "samples" / f"{name}.wav") as stream:
+        with open_audio(DEMO.parent / "samples" / f"{name}.wav") as stream:
             sounds[name] = stream.read(10 * SAMPLE_RATE)
     parts, truth, at = [np.zeros(SAMPLE_RATE // 2, np.float32)], [], SAMPLE_RATE // 2
     for _ in range(10):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specedge.models import store
-from support.paths import samples
+from support.paths import DEMO, samples
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX users")
 
@@ -35,11 +34,11 @@ def run(*arguments: str, **variables: str) -> tuple[int, str, list[str]]:
     return done.returncode, done.stdout, lines
 
 
-def test_the_bundled_model_and_a_folder_run(tmp_path: Path) -> None:
+def test_the_default_model_and_a_folder_run(tmp_path: Path) -> None:
     recording = str(samples()[0])
     code, text, lines = run("transcribe", recording)
     assert (code, lines) == (0, []) and text
-    assert run("transcribe", recording, "-m", str(store.bundled() / "demo")) == (0, text, [])
+    assert run("transcribe", recording, "-m", str(DEMO)) == (0, text, [])
     # The advice of the message that names the variable is good.
     assert run("transcribe", recording, SPECEDGE_HOME=str(tmp_path / "home")) == (0, text, [])
 
@@ -51,11 +50,6 @@ def test_what_would_be_kept_is_not_and_that_is_said_once() -> None:
         "specedge: warning: what is learned is not kept: this user has no home folder; "
         "set SPECEDGE_HOME to a folder for models"
     )
-
-
-def test_models_are_listed() -> None:
-    code, text, lines = run("models", "list")
-    assert code == 0 and "demo" in text and not lines
 
 
 def test_what_needs_a_place_says_so() -> None:

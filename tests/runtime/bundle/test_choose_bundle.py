@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from specedge.errors import ModelError, UsageError
-from specedge.models import store
 from specedge.runtime.bundle.bundle import choose_bundle
 from support.bundles import write_bundle
 
@@ -15,12 +14,10 @@ from support.bundles import write_bundle
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(store, "bundled", lambda: tmp_path / "package")
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "home" / "models"
     write_bundle(folder / "whisper-small")
     write_bundle(folder / "whisper-small-fp32", precision="fp32")
-    write_bundle(tmp_path / "package" / "demo")
     return folder
 
 
@@ -41,7 +38,7 @@ def test_another_precision_is_looked_for_under_its_name(home: Path) -> None:
 def test_a_folder_of_one_s_own_comes_first(home: Path, tmp_path: Path) -> None:
     write_bundle(tmp_path / "mine" / "small", precision="fp32")
     assert choose_bundle("small", root=tmp_path / "mine") == tmp_path / "mine" / "small"
-    assert choose_bundle("demo", root=tmp_path / "mine") == tmp_path / "package" / "demo"
+    assert choose_bundle("small-fp32", root=tmp_path / "mine") == home / "whisper-small-fp32"
     assert choose_bundle(tmp_path / "mine" / "small") == tmp_path / "mine" / "small"
 
 

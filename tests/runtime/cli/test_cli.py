@@ -19,6 +19,7 @@ from specedge.runtime.cli.options import ANSWERS
 from specedge.runtime.cli.transcribe import transcribe
 from specedge.runtime.drafters import registry
 from support.fake_cli import SENTENCE, wav
+from support.paths import DEMO
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_text_is_printed_as_segments(here: Path, model: list[Any], capsys: pytes
     captured = capsys.readouterr()
     assert captured.out == SENTENCE * 2
     assert captured.err == ""
-    assert model == [(Path("demo"), None)]
+    assert model == [(DEMO, None)]
 
 
 def test_a_named_model_needs_no_remark(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

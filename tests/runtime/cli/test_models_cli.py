@@ -18,10 +18,10 @@ from support.bundles import write_bundle
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The store of this test, with one bundle in the package."""
+    """The store of this test, with one bundle."""
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(store, "bundled", lambda: tmp_path / "package")
-    write_bundle(tmp_path / "package" / "demo")
+    write_bundle(tmp_path / "home" / "models" / "demo")
+    (tmp_path / "package").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path / "home" / "models"
 
@@ -45,18 +45,15 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-def test_list_as_a_table_and_as_json(home: Path, tmp_path: Path) -> None:
+def test_list_as_a_table_and_as_json(home: Path) -> None:
     write_bundle(home / "mine", precision="fp32")
     lines = run("list").stdout.splitlines()
-    assert lines[0].split() == ["NAME", "SIZE", "PRECISION", "DRAFT", "FROM", "PATH"]
-    where = str(tmp_path / "package" / "demo")
-    assert lines[1].split() == ["demo", *lines[1].split()[1:3], "int8", "-", "package", where]
-    assert lines[2].split()[3:] == ["fp32", "-", "store", str(home / "mine")]
+    assert lines[0].split() == ["NAME", "SIZE", "PRECISION", "DRAFT", "PATH"]
+    where = str(home / "demo")
+    assert lines[1].split() == ["demo", *lines[1].split()[1:3], "int8", "-", where]
+    assert lines[2].split()[3:] == ["fp32", "-", str(home / "mine")]
     rows = json.loads(run("list", "--json").stdout)
-    assert [(row["name"], row["precision"], row["bundled"]) for row in rows] == [
-        ("demo", "int8", True),
-        ("mine", "fp32", False),
-    ]
+    assert [(row["name"], row["precision"]) for row in rows] == [("demo", "int8"), ("mine", "fp32")]
     assert rows[1]["path"] == str(home / "mine") and rows[1]["size_bytes"] > 3000 and rows[1]["problem"] is None
 
 
@@ -68,8 +65,8 @@ def test_a_broken_bundle_is_listed_as_broken(home: Path) -> None:
     assert row["precision"] is None and "no specedge bundle" in row["problem"]
 
 
-def test_nothing_installed_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "package" / "demo" / "specedge.json").unlink()
+def test_nothing_installed_is_no_error(home: Path) -> None:
+    (home / "demo" / "specedge.json").unlink()
     result = run("list")
     assert (result.exit_code, result.stdout) == (0, "") and "specedge models pull tiny" in result.stderr
     assert run("list", "--json").stdout == "[]\n"
@@ -101,7 +98,7 @@ def test_the_known_checkpoints() -> None:
 
 def test_path_prints_the_folder_alone(tmp_path: Path) -> None:
     result = run("show", "demo", "--path")
-    assert result.stdout == f"{tmp_path / 'package' / 'demo'}\n"
+    assert result.stdout == f"{tmp_path / 'home' / 'models' / 'demo'}\n"
     write_bundle(tmp_path / "here")  # found by a relative name, printed for use from anywhere
     assert run("show", "here", "--path").stdout == f"{tmp_path / 'here'}\n"
     assert isinstance(run("show", "none", "--path").exception, ModelError)
@@ -112,7 +109,6 @@ def test_rm(home: Path) -> None:
     result = run("rm", "mine")
     assert result.exit_code == 0 and not (home / "mine").exists() and result.stdout == ""
     assert isinstance(run("rm", "mine").exception, ModelError)
-    assert isinstance(run("rm", "demo").exception, UsageError)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 import specedge
 from specedge.errors import UsageError
-from specedge.models import store
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.draft_model import DraftModel
@@ -21,6 +20,7 @@ from specedge.runtime.options import TranscribeOptions
 from support import exported
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
 from support.lossless import Truths, adversary, difference, run
+from support.paths import DEMO
 
 SPECIAL = special_tokens()
 PUMP = [SPECIAL.timestamp_begin, *words(" the", " pump"), SPECIAL.timestamp_begin + 50, SPECIAL.timestamp_begin + 50]
@@ -192,5 +192,5 @@ def test_batched_pieces_of_several_lengths_have_the_text_of_their_own() -> None:
 
 @pytest.fixture(scope="module")
 def demo() -> tuple[Engine, Bundle]:
-    opened = Bundle.open(store.bundled() / "demo")
+    opened = Bundle.open(DEMO)
     return Engine(opened, threads=1), opened

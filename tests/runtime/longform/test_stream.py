@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specedge.errors import Interrupted, UsageError
-from specedge.models import store
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
@@ -24,6 +23,7 @@ from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
 from support.noise import SAMPLES, noise, speech
+from support.paths import DEMO
 
 SPECIAL = special_tokens()
 ENGLISH = TranscribeOptions(language="en")
@@ -234,7 +234,7 @@ def test_options_that_cannot_be_are_refused_before_any_audio(
 
 @pytest.fixture(scope="module")
 def demo() -> tuple[Engine, Bundle]:
-    opened = Bundle.open(store.bundled() / "demo")
+    opened = Bundle.open(DEMO)
     return Engine(opened, threads=2, cache=False), opened
 
 
