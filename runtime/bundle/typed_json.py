@@ -140,7 +140,8 @@ def read_object(kind: type[T], value: object, where: str, key: str = "", **other
     which field is wrong and what was expected, None if none is.
     """
     found = members(value, where, key)
-    hints = {**_hints(kind), **others}
+    owner: Any = kind
+    hints = {**_hints(owner), **others}
     if found.keys() != hints.keys():
         check_keys(found, hints, where, key)
     made = kind(**{name: read(hint, found[name], where, inner(key, name)) for name, hint in hints.items()})
