@@ -34,8 +34,7 @@ def agreed(job: Job, answers: dict[str, Answer]) -> Job:
         if one.error:
             raise ModelError(f"worker {name}: {one.error}")
     first_name, first = next(iter(answers.items()))
-    about = {"bundle": first.bundle, "encoder": first.encoder, "onnxruntime": first.onnxruntime, "isa": first.isa}
-    job = replace(job, **about)
+    job = replace(job, bundle=first.bundle, encoder=first.encoder, onnxruntime=first.onnxruntime, isa=first.isa)
     for name, one in answers.items():
         if wrong := one.differs(job):
             what, here, there = wrong
