@@ -34,6 +34,7 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_script_with_options_of_its_own(program: Path) -> None:
     done = _run("--model", "demo", "--encoder-provider", "openvino", "--", program, "--debug", "-m", "7")
     assert done.stdout == "faster_whisper.transcribe ['--debug', '-m', '7'] openvino demo\nTrue\n", done.stderr

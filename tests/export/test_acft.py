@@ -38,6 +38,7 @@ def heard(bundle: Path, **options: object) -> object:
     return info.audio_context
 
 
+@pytest.mark.slow
 def test_a_name_of_the_catalogue_hears_short_windows_without_a_flag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,7 @@ def test_an_unknown_id_leaves_nothing_behind(fake: FakeHub, tmp_path: Path, caps
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_model_with_its_draft_is_all_that_the_drafter_needs(
     fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_model_with_its_draft_is_all_that_the_drafter_needs(
     assert drafted["text"] == json.loads(capsys.readouterr().out)["text"]
 
 
+@pytest.mark.slow
 def test_an_installed_model_gets_its_draft_later_and_keeps_it(
     fake: FakeHub, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +129,7 @@ def test_export_with_draft(fake: FakeHub, tmp_path: Path, capsys: pytest.Capture
     assert main(["export", "small", "--with-draft", "--draft", "tiny"]) == 2
 
 
+@pytest.mark.slow
 def test_a_draft_that_cannot_be_copied_leaves_the_model_as_it_was(
     fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_heads_are_trained_and_fit_the_bundle(
         assert read_tensors(tuned).keys() == read_tensors(tmp_path / f"{kind}.safetensors").keys()
 
 
+@pytest.mark.slow
 def test_with_the_last_layer_a_new_checkpoint_is_written_whose_drafts_change_none_of_its_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +107,7 @@ def test_with_the_last_layer_a_new_checkpoint_is_written_whose_drafts_change_non
     assert "is no checkpoint trained with its last layer, so it is not replaced" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_base_head_is_not_taken_for_the_models_own_logits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +143,7 @@ def test_what_cannot_be_is_one_line(
     assert line.startswith("specedge: error: ") and message in line
 
 
+@pytest.mark.slow
 def test_heads_of_a_speech_llm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

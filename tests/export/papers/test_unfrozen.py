@@ -103,6 +103,7 @@ def test_the_model_itself_and_its_heads_learn_and_the_layers_below_stay(tmp_path
     assert rates[1] == pytest.approx(rates[0] / 10)
 
 
+@pytest.mark.slow
 def test_the_divergence_keeps_the_model_near(tmp_path: Path) -> None:
     def moved(weight: float) -> float:
         made = trainer(tmp_path / str(weight), kl_weight=weight, patience=100)

@@ -103,6 +103,7 @@ def test_the_weights_for_the_graph_are_the_net_s(tmp_path: Path, n_parts: int) -
     assert len(heard.frames) == n_parts * len(features_)
 
 
+@pytest.mark.slow
 def test_resuming_gives_the_same_state(tmp_path: Path) -> None:
     windows = _toy()
     whole = CtcTrainer(PLAN, windows, tmp_path / "a")
@@ -146,6 +147,7 @@ def test_it_stops_early_when_nothing_is_gained(tmp_path: Path) -> None:
     assert trainer.lacks == "more audio and more voices"
 
 
+@pytest.mark.slow
 def test_little_audio_is_judged_often_and_not_given_up_in_the_warm_up(tmp_path: Path) -> None:
     plan = dataclasses.replace(PLAN, steps=1000, every=200, patience=2, learning_rate=0.0, warm_up=40)
     trainer = CtcTrainer(plan, _toy(60), tmp_path)
@@ -309,6 +311,7 @@ def test_texts_too_long_for_their_frames_are_left_out(sure: Target, tmp_path: Pa
         del sure.text
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_step_saves_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     windows = _toy()
     whole = CtcTrainer(PLAN, windows, tmp_path / "whole")

@@ -59,6 +59,7 @@ def test_layers_of_the_target_become_a_draft_with_its_encoder(
     assert "going on from step 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_version_learns_from_a_bundle(
     audio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
