@@ -130,7 +130,7 @@ def test_a_tokenizer_that_ends_in_the_middle(real_models: Path, tmp_path: Path) 
     whole = (real_models / "tiny.en" / "tokenizer.json").read_bytes()
     for n_bytes in (0, 100, len(whole) // 2, len(whole) - 2):
         (copy / "tokenizer.json").write_bytes(whole[:n_bytes])
-        _is_refused(copy, "tokenizer.json is no valid JSON")
+        _is_refused(copy, "tokenizer.json: is not valid JSON")
 
 
 def _is_refused(folder: Path, message: str) -> None:
