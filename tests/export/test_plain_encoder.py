@@ -59,9 +59,9 @@ def test_its_operators_are_those_of_the_standard() -> None:
 
 
 def test_the_other_files_are_as_without_it() -> None:
-    """So a bundle with it needs no new format, and gives the same text."""
+    """So a bundle with it gives the same text."""
     plain, old = with_plain("int8").manifest, bundle("int8").manifest
-    assert plain.version == old.version and encoder_fingerprint(plain) == encoder_fingerprint(old)
+    assert encoder_fingerprint(plain) == encoder_fingerprint(old)
     assert set(plain.graphs) - set(old.graphs) == {PLAIN_ENCODER_GRAPH}
     assert {name: plain.files[name] for name in old.files} == dict(old.files)
 
