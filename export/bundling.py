@@ -38,6 +38,7 @@ from specedge.runtime.bundle.manifest import (
     LEARN_GRAPH,
     MANY_GRAPH,
     SAMPLE_RATE_HZ,
+    SHORT_ENCODER_GRAPH,
     SHORTLIST_GRAPH,
     SPEECH,
     SPEECH_GRAPHS,
@@ -56,7 +57,7 @@ from .chunk_encoder_graph import build_chunk_encoder
 from .ctc_graph import write_head_for
 from .decoder_graph import build_decoder, padded_vocabulary
 from .derived_graphs import default_heads, write_align_graph, write_many, write_shortlist_graphs
-from .encoder_graph import build_cross_kv, build_encoder
+from .encoder_graph import build_cross_kv, build_encoder, write_short_encoder
 from .heads import Heads, write_heads
 from .layers import PRECISIONS, LinearKind, Precision
 from .llama_graph import build_llama, build_projector
@@ -217,7 +218,11 @@ def _write_files(
     with GraphBuilder(folder, "decoder") as g:
         build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
     write_many(folder)
-    derived = [*DERIVED_GRAPHS, *_write_shortlist(folder, dims, special, precision.decoder)]
+    shortened = []
+    if precision.int8_attention:
+        write_short_encoder(folder, dims, weights, precision.encoder)
+        shortened = [SHORT_ENCODER_GRAPH]
+    derived = [*DERIVED_GRAPHS, *shortened, *_write_shortlist(folder, dims, special, precision.decoder)]
     head_graphs = write_heads(folder, given, dims, weights, precision)
     seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
     write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)

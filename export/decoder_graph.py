@@ -3,7 +3,8 @@
 in   ids, positions i64 [1, n_rows]; logit_rows i64 [n_logit_rows] picks the rows whose logits are wanted;
      past_len i32 [1] = rows in the cache after the pass minus one, total_len i32 [] = rows after the pass;
      self_k_i, self_v_i f32 [1, n_head, n_slots, head_dim]: the text's own keys and values, written in place;
-     the cross-attention tensors of `encoder_graph.build_cross_kv`
+     the cross-attention tensors of `encoder_graph.build_cross_kv`; with int8 cross-attention cross_bias f32
+     [1, 1, 1, n_audio_ctx], which is added to the scores: 0, or the logarithm of the positions that a state stands for
 out  logits f32 [1, n_logit_rows, n_columns], the first n_vocab columns count (`padded_vocabulary`);
      hidden f32 [1, n_rows, n_text_state], after the final norm;
      new_self_k_i, new_self_v_i: bind them to the same buffers as the inputs
@@ -260,7 +261,8 @@ def cross_attention(
         v = g.input(f"cross_v_{layer}", TensorProto.INT8, [1, n_head, "n_audio_ctx", head_dim])
         k_scale = g.input(f"cross_k_scale_{layer}", FLOAT, [1, n_head, 1, head_dim])
         v_scale = g.input(f"cross_v_scale_{layer}", FLOAT, [1, n_head, 1, head_dim])
-        attended = attend_int8(g, q, k, v, k_scale, v_scale, n_head=n_head, head_dim=head_dim)
+        bias = "cross_bias" if layer else g.input("cross_bias", FLOAT, [1, 1, 1, "n_audio_ctx"])
+        attended = attend_int8(g, q, k, v, k_scale, v_scale, bias, n_head=n_head, head_dim=head_dim)
     else:
         shape: list[Dim] = [1, n_head, "n_audio_ctx", head_dim]
         keys = [g.input(f"cross_{part}_{layer}", FLOAT, shape) for part in "kv"]
@@ -269,7 +271,7 @@ def cross_attention(
 
 
 def attend_int8(
-    g: GraphBuilder, q: str, k: str, v: str, k_scale: str, v_scale: str, *, n_head: int, head_dim: int
+    g: GraphBuilder, q: str, k: str, v: str, k_scale: str, v_scale: str, bias: str = "", *, n_head: int, head_dim: int
 ) -> str:
     """Attention over int8 keys and values, with queries and probabilities rounded a (row, head) at a time.
 
@@ -284,6 +286,8 @@ def attend_int8(
     # What is rounded to nothing anyway would leave the Softmax as denormal numbers, which take several times as long.
     least = g.node("Sub", [g.node("ReduceMax", [scores, g.ints(-1)], keepdims=1), g.scalar(FARTHEST_SCORE)])
     scores = g.node("Max", [scores, least])
+    if bias:
+        scores = g.node("Add", [scores, bias])
     # A sum by ReduceSum would depend on where in memory a row starts, hence on the rows before it; Softmax's does not.
     shares = g.node("Softmax", [scores], axis=-1)
     top = g.node("ReduceMax", [shares, g.ints(-1)], keepdims=1)

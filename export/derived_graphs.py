@@ -10,9 +10,7 @@ many     The decoder over the rows of several texts. Linear layers run on all ro
               text_rows i64 [n_texts, n_text_rows]: the text's rows among those of the pass, padded with any;
               in_text i64 [n_rows]: where in text_rows, flattened, a row of the pass is;
               window_rows i64 [n_windows, n_window_rows], in_window i64 [n_rows]: the same for the windows;
-              beyond f32 [n_windows, 1, 1, n_audio_ctx], with int8 cross-attention: 0, or a negative score where a
-              window is over. There its keys must repeat its first position, and its values are 0.
-         out  as the decoder's
+ XX         out  as the decoder's
 align    What each alignment head looks at, for a whole text in one pass, for word times (openai-whisper timing.py,
          find_alignment). It ends at the last layer that has an alignment head. Of int8 keys it takes the dequantised
          values.
@@ -59,7 +57,6 @@ def write_many(folder: Path) -> None:
     n_heads = _axes(graph.input, "self_k_0")[1].dim_value
     d = _axes(graph.output, "hidden")[2].dim_value
     heads, merged = f"i64_0_0_{n_heads}_{d // n_heads}", f"i64_0_0_{d}"  # the shapes by which int8 attention is found
-    has_scores = any(heads in node.input for node in graph.node)
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         by_text, by_window = node.op_type == "GroupQueryAttention", node.op_type == "MultiHeadAttention"
@@ -70,9 +67,6 @@ def write_many(folder: Path) -> None:
         nodes.append(node)
         if by_text or by_window or merged in node.input:
             nodes += _together(node, "in_text" if by_text else "in_window")
-        elif node.op_type == "Max":  # the scores of int8 attention
-            scores, node.output[0] = node.output[0], f"{node.output[0]}.all"
-            nodes.append(helper.make_node("Add", [node.output[0], "beyond"], [scores]))
     for value in [*graph.input, *graph.output]:
         name, shape = value.name, value.type.tensor_type.shape.dim
         if name.startswith(("self_", "new_self_")) or name == "past_len":
@@ -86,8 +80,6 @@ def write_many(folder: Path) -> None:
         helper.make_tensor_value_info("window_rows", TensorProto.INT64, ["n_windows", "n_window_rows"]),
         helper.make_tensor_value_info("in_window", TensorProto.INT64, ["n_rows"]),
     ]
-    if has_scores:
-        inputs.append(helper.make_tensor_value_info("beyond", FLOAT, ["n_windows", 1, 1, "n_audio_ctx"]))
     constants = {"many.first": [0], "many.rows": [1, -1, d]}
     initializers = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()]
     made = [*graph.initializer, *initializers]

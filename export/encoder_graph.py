@@ -1,6 +1,7 @@
-"""The encoder graph and the cross-attention key/value graph, both run once per audio window.
+"""The encoder graphs and the cross-attention key/value graph, which run once per audio window.
 
 encoder    mel f32 [batch, n_mels, n_frames]          -> features f32 [batch, n_audio_ctx, n_audio_state]
+encoder_short  as encoder, for windows that end in silence: see below
 cross_kv   features f32 [batch, n_audio_ctx, n_state] -> per decoder layer i, K and V of all heads:
              int8 cross attention: cross_k_i int8 [batch, n_head, head_dim, n_audio_ctx] (transposed),
                                    cross_v_i int8 [batch, n_head, n_audio_ctx, head_dim],
@@ -9,17 +10,31 @@ cross_kv   features f32 [batch, n_audio_ctx, n_state] -> per decoder layer i, K 
 
 K's scales carry the 1/sqrt(head_dim) of attention. `n_frames` may be shorter than the model's window: positions are cut
 to length. Rows are rounded one by one, so windows may share a batch.
+
+encoder_short computes the positions of the audio alone. Behind its audio a window is 0.0, and what the encoder makes of
+a window of zeros is the same for every recording: each layer's keys and values behind the audio are constants, taken
+from such a silent window, and positions of the audio attend to them beside their own. Neighbouring silent positions are
+merged, `GROUP_POSITIONS` at a time: their mean key and mean value, with the logarithm of their number added to the
+scores. It is an approximation, for in the whole window silence attends to the audio, too. `n_frames` are those of some
+whole groups and of one position more, which the convolutions look at and which is dropped. `features` are the
+positions of the audio and a state of silence for each group behind them; a second output, `cross_bias` f32
+[1, 1, 1, n_states], is the logarithm of the positions that each stands for, which the decoder adds to its scores.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
-from specedge.runtime.bundle.manifest import Dims
+from specedge.runtime.bundle.dims import GROUP_POSITIONS
+from specedge.runtime.bundle.manifest import SHORT_ENCODER_GRAPH, Dims
+from specedge.runtime.engine.session import Canceller, Session, bind_array_input, run_outputs
 
 from .layers import (
     COLUMN_STEP,
@@ -42,20 +57,33 @@ CONVOLUTION_WIDTH = 3
 SMALLEST_CHANNEL_SCALE = 1e-20  # a channel of zeros divides by this instead of by zero
 
 
-def build_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind) -> None:
-    """Write Whisper's audio encoder into `g`."""
+def build_encoder(
+    g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind, silence: Silence | None = None
+) -> None:
+    """Write Whisper's audio encoder into `g`; with `silence` the one for windows that end in silence."""
     root = "model.encoder"
     mel = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
     x = g.node("Transpose", [mel], perm=[0, 2, 1])
     x = _convolution(g, x, weights, f"{root}.conv1", stride=1)
     x = _convolution(g, x, weights, f"{root}.conv2", stride=2)
+    behind = None if silence is None else _SilenceBehind(g, mel, silence)
+    if behind is not None:
+        x = g.node("Slice", [x, g.ints(0), behind.n_audio, g.ints(1)])
     positions = g.const(f"{root}.positions", weights.tensor(f"{root}.embed_positions.weight"))
     n_ctx = g.node("Shape", [x], start=1, end=2)
     x = g.node("Add", [x, g.node("Slice", [positions, g.ints(0), n_ctx, g.ints(0)])])
-    write_layers(g, x, dims, weights, "layer_norm", kind)
+    write_layers(g, x, dims, weights, "layer_norm", kind, behind)
 
 
-def write_layers(g: GraphBuilder, x: str, dims: Dims, weights: Weights, last_norm: str, kind: LinearKind) -> None:
+def write_layers(
+    g: GraphBuilder,
+    x: str,
+    dims: Dims,
+    weights: Weights,
+    last_norm: str,
+    kind: LinearKind,
+    behind: _SilenceBehind | None = None,
+) -> None:
     """Write the layers over the positions `x` `[batch, n_audio_ctx, n_audio_state]`, the norm behind them, and save.
 
     The first layer's attention is float32 in every precision: few channels of its input are far louder than the rest,
@@ -67,12 +95,124 @@ def write_layers(g: GraphBuilder, x: str, dims: Dims, weights: Weights, last_nor
     for i in range(dims.n_audio_layer):
         name = f"{root}.layers.{i}"
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.self_attn_layer_norm")
-        branch = (_self_attention(g, y, dims, weights, f"{name}.self_attn", "fp32" if i == 0 else kind),)
+        kind_here = "fp32" if i == 0 else kind
+        branch = (_self_attention(g, y, dims, weights, f"{name}.self_attn", kind_here, behind, i),)
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.final_layer_norm")
         branch = feed_forward(g, y, weights, name, kind)
     features, _ = residual_norm(g, branch, residual, weights, f"{root}.{last_norm}")
+    if behind is not None:
+        features = behind.join(features, "features")
+        g.output(behind.bias, "cross_bias", FLOAT, [1, 1, 1, "n_audio_ctx"])
     g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
     g.save()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silence:
+    """The silence behind speech in groups: `tables` float32 `[n_groups, n_audio_state]` by name, "features" and each
+    layer's "key.LAYER" and "value.LAYER"; `sizes`: the positions of each group."""
+
+    tables: dict[str, NDArray[np.float32]]
+    sizes: NDArray[np.int64]
+
+
+def find_silence(folder: Path, dims: Dims) -> Silence:
+    """What the `encoder.onnx` in `folder` makes of silence behind speech. Raises OSError, BundleError.
+
+    Of 0.0 alone an encoder makes something else than of 0.0 behind speech, of which the states are alike whoever
+    spoke. So windows begin with some made-up speech, and each position is averaged over those where it is behind it.
+    """
+    model = onnx.load(str(folder / "encoder.onnx"), load_external_data=False)
+    names = {"features": "features"}
+    for layer, node in enumerate(node for node in model.graph.node if node.op_type == "MultiHeadAttention"):
+        names |= {f"key.{layer}": node.input[1], f"value.{layer}": node.input[2]}
+    for name in list(names.values())[1:]:
+        model.graph.output.append(helper.make_tensor_value_info(name, FLOAT, None))
+    path = folder / "silence.onnx"
+    path.write_bytes(model.SerializeToString())
+    tables = {name: np.zeros((dims.n_audio_ctx, dims.n_audio_state), np.float32) for name in names}
+    counts = np.zeros((dims.n_audio_ctx, 1), np.float32)
+    try:
+        session = Session(path, Canceller(), threads=1, spin=False)
+        for seed, n_frames in enumerate(SPEECH_FRAMES):
+            speech = made_up_speech(dims.n_mels, min(n_frames, dims.n_frames // 2), seed)
+            mel = np.zeros((1, dims.n_mels, dims.n_frames), np.float32)
+            mel[0, :, : speech.shape[1]] = speech
+            binding = session.binding()
+            bind_array_input(binding, "mel", mel)
+            first = min(speech.shape[1] // 2 + BEHIND_POSITIONS, dims.n_audio_ctx - 1)
+            counts[first:] += 1
+            for table, rows in zip(tables.values(), run_outputs(session, binding, list(names.values())), strict=True):
+                table[first:] += rows[0, first:]
+    finally:
+        path.unlink()
+    starts = np.arange(0, dims.n_audio_ctx, GROUP_POSITIONS)
+    sizes = np.diff([*starts, dims.n_audio_ctx])
+    groups: dict[str, NDArray[np.float32]] = {
+        name: (np.add.reduceat(table / np.maximum(counts, 1), starts, axis=0) / sizes[:, None]).astype(np.float32)
+        for name, table in tables.items()
+    }
+    return Silence(tables=groups, sizes=sizes)
+
+
+SPEECH_FRAMES = (60, 200, 500)
+BEHIND_POSITIONS = 10  # behind speech, that its end reaches
+_FLOOR, _PEAK = -0.85, 1.15  # of a log-mel of recorded speech, where the loudest frame has the usual level
+
+
+def made_up_speech(n_mels: int, n_frames: int, seed: int) -> NDArray[np.float32]:
+    """A log-mel like that of speech, float32 `[n_mels, n_frames]`: syllables of three moving formants over a floor."""
+    rng = np.random.default_rng(seed)
+    time_s, bands = np.arange(n_frames) / 100, np.arange(n_mels)[:, None] / n_mels
+    turns = 2 * np.pi * (np.outer((2.5, 0.7), time_s) + rng.uniform(size=(2, 1)))
+    loudness = np.clip(np.sin(turns[0]) + 0.6 * np.sin(turns[1]), 0, 1)
+    formants = np.zeros((n_mels, n_frames))
+    for centre, width in ((0.15, 0.05), (0.35, 0.12), (0.6, 0.1)):
+        place = centre + width * np.sin(2 * np.pi * (rng.uniform(1, 3) * time_s + rng.uniform()))
+        formants += np.exp(-(((bands - place) / 0.07) ** 2))
+    mel = _FLOOR + (0.5 + 1.2 * formants) * loudness * np.exp(-0.6 * bands)
+    noise = 0.1 * rng.standard_normal((n_mels, n_frames))
+    return np.asarray(np.clip(mel + noise, _FLOOR, _PEAK), np.float32)
+
+
+def write_short_encoder(folder: Path, dims: Dims, weights: Weights, kind: LinearKind) -> None:
+    """Write `encoder_short.onnx` beside the `encoder.onnx` in `folder`, whose weights it reads. Raises as above."""
+    model = onnx.load(str(folder / "encoder.onnx"), load_external_data=False)
+    with GraphBuilder(folder, SHORT_ENCODER_GRAPH) as g:
+        for tensor in model.graph.initializer:
+            g.borrow(tensor)
+        build_encoder(g, dims, weights, kind, find_silence(folder, dims))
+
+
+class _SilenceBehind:
+    """Writes into `g` what follows the audio of `mel`.
+
+    n_audio: the positions of the audio; bias, bias_of_scores: the logarithm of the positions that a state stands for,
+    `[1, 1, 1, n_states]` and `[1, 1, n_audio, n_states]`.
+    """
+
+    def __init__(self, g: GraphBuilder, mel: str, silence: Silence) -> None:
+        self._g, self._silence = g, silence
+        self._batch = g.node("Shape", [mel], start=0, end=1)
+        n_frames = g.node("Shape", [mel], start=2, end=3)
+        self._n_groups = g.node("Div", [n_frames, g.ints(2 * GROUP_POSITIONS)])
+        self.n_audio = g.node("Mul", [self._n_groups, g.ints(GROUP_POSITIONS)])
+        of_silence = self._rows("log_counts", np.log(silence.sizes).astype(np.float32))
+        bias = g.node("Concat", [g.node("Expand", [g.scalar(0.0), self.n_audio]), of_silence], axis=0)
+        self.bias = g.node("Reshape", [bias, g.ints(1, 1, 1, -1)])
+        shape = g.node("Concat", [g.ints(1, 1), self.n_audio, g.ints(1)], axis=0)
+        self.bias_of_scores = g.node("Expand", [self.bias, shape])
+
+    def join(self, x: str, name: str) -> str:
+        """`x` `[batch, n_audio, n_state]` and, behind it, the groups of the table `name`."""
+        rows = self._rows(name, self._silence.tables[name])
+        shape = self._g.node("Concat", [self._batch, self._g.ints(1, 1)], axis=0)
+        return self._g.node("Concat", [x, self._g.node("Expand", [rows, shape])], axis=1)
+
+    def _rows(self, name: str, table: NDArray[np.float32]) -> str:
+        """The groups behind the audio."""
+        g, n_groups = self._g, len(self._silence.sizes)
+        return g.node("Slice", [g.const(f"silence.{name}", table), self._n_groups, g.ints(n_groups), g.ints(0)])
 
 
 def build_cross_kv(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind, *, int8_attention: bool) -> None:
@@ -116,7 +256,16 @@ def convolution_weight(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     return matrix.reshape(CONVOLUTION_WIDTH, n_rows // CONVOLUTION_WIDTH, n_out).transpose(2, 1, 0)
 
 
-def _self_attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, kind: LinearKind) -> str:
+def _self_attention(
+    g: GraphBuilder,
+    x: str,
+    dims: Dims,
+    weights: Weights,
+    name: str,
+    kind: LinearKind,
+    behind: _SilenceBehind | None,
+    layer: int,
+) -> str:
     parts = ("q_proj", "k_proj", "v_proj")
     if any(is_low_rank(weights, f"{name}.{part}") for part in parts):
         q, k, v = (biased_linear(g, x, weights, f"{name}.{part}", kind) for part in parts)
@@ -124,7 +273,10 @@ def _self_attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name:
         weight, bias = fused_projection(weights, name, parts)
         qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
         q, k, v = g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
-    attended = g.node("MultiHeadAttention", [q, k, v], domain=CONTRIB, num_heads=dims.n_audio_head)
+    rows = [q, k, v]
+    if behind is not None:
+        rows = [q, behind.join(k, f"key.{layer}"), behind.join(v, f"value.{layer}"), "", "", behind.bias_of_scores]
+    attended = g.node("MultiHeadAttention", rows, domain=CONTRIB, num_heads=dims.n_audio_head)
     return biased_linear(g, attended, weights, f"{name}.out_proj", kind)
 
 

@@ -170,4 +170,4 @@ def decoded(model: WhisperModel, job: Job, speech: Speech, chunks: Iterator[Chun
         segments = list(call)
         if call.drafter_error is None:
             loan.keep()
-    return segments, call.speculation.lossless and not call.audio_context.is_lossy
+    return segments, call.speculation.lossless

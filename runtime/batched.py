@@ -304,15 +304,17 @@ class PieceTranscription(Iterator[Segment]):
 
     def _encode(self, texts: Sequence[_Text]) -> None:
         """Encode the windows of these, those of one length together."""
-        heard: dict[int, list[tuple[Transcription, NDArray[np.float32]]]] = {}  # by length: one of each in a pass
+        # By what can share a pass: windows of one length.
+        heard: dict[tuple[int, bool], list[tuple[Transcription, NDArray[np.float32]]]] = {}
         for text in texts:
-            if (mel := text.transcription.peek()) is not None:
-                heard.setdefault(mel.shape[1], []).append((text.transcription, mel))
+            if (sound := text.transcription.peek()) is not None:
+                alike_as = sound.mel.shape[1], sound.ends_in_silence
+                heard.setdefault(alike_as, []).append((text.transcription, sound.mel))
         encoding_since = time.perf_counter()
-        for alike in heard.values():
+        for (_, ends_in_silence), alike in heard.items():
             for first in range(0, len(alike), self._engine.n_at_once):
                 some = alike[first : first + self._engine.n_at_once]
-                features = self._engine.encode_all([mel for _, mel in some])
+                features = self._engine.encode_all([mel for _, mel in some], ends_in_silence=ends_in_silence)
                 for (said, _), one in zip(some, features, strict=True):
                     said.give(one)
         self.encoder_s += time.perf_counter() - encoding_since

@@ -230,12 +230,12 @@ class TranscribeOptions:
     )
     audio_context: str | float | None = described(
         None,
-        "How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. A model trained "
-        "on whole windows often loops on shorter ones (tiny.en: 226 % word errors instead of 4.7), so results are "
-        "marked lossy.",
+        "How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. What silence "
+        "behind speech becomes stands in for the rest: short audio takes a fraction of the time, and results are "
+        "marked as approximate.",
         metavar="WHAT",
         parse=audio_context,
-        default_text="full, or auto for models trained on short windows",
+        default_text="full, or auto for live audio and models trained on short windows",
         **_WINDOWS,
     )
     window_end: Literal["full", "pause"] | None = described(

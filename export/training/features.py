@@ -210,7 +210,7 @@ class Target:
     def encode(self, samples: Float) -> tuple[Features, int]:
         """The features of one window of samples at 16 kHz, and how many of its frames hold audio."""
         mel, n_content = self.mel(samples)
-        heard = self._context.cut_mel(mel, n_content) if self.is_llm else mel
+        heard = self._context.sound(mel, n_content).mel if self.is_llm else mel
         return self.engine.encode(heard), self.manifest.dims.positions(n_content)
 
     def mel(self, samples: Float) -> tuple[Float, int]:
@@ -224,7 +224,7 @@ class Target:
     def hear(self, samples: Float) -> Heard:
         """Encode as much of a window as transcribe would, and decode it greedily, without prompt or drafter."""
         mel, n_content = self.mel(samples)
-        features = self.engine.encode(self._context.cut_mel(mel, n_content))
+        features = self.engine.encode(self._context.sound(mel, n_content).mel)
         _, result = self.say(features, self.language_of(features), timestamps=True)
         ids = tuple(token for token in result.tokens if token < self.manifest.tokens.eot)
         starts, ends = self._times(result.tokens)

@@ -60,11 +60,12 @@ WHISPER, SPEECH = "whisper", "speech"  # kinds of models
 ALIGN_GRAPH = "align"  # for word times
 MANY_GRAPH = "many"  # several texts or paths in a pass; without it only the best path of a draft is verified
 CTC_GRAPH = "ctc"  # the trained head of the drafter ctc
+SHORT_ENCODER_GRAPH = "encoder_short"  # for windows that end in silence; bundles written before lack it
 PLAIN_ENCODER_GRAPH = "encoder_plain"  # for execution providers other than the CPU's (export/plain_encoder.py)
 # Of the decoder, for drafts (export/derived_graphs.py): one that learns, one of common tokens, and rows of vocabularies
 LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH = "learn", "shortlist", "vectors"
 DERIVED_GRAPHS = (MANY_GRAPH, ALIGN_GRAPH)  # of the decoder, by every export; bundles written before these lack them
-_NAMED_GRAPHS = (CTC_GRAPH, PLAIN_ENCODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH)
+_NAMED_GRAPHS = (CTC_GRAPH, SHORT_ENCODER_GRAPH, PLAIN_ENCODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH)
 OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, *_NAMED_GRAPHS, *HEAD_GRAPHS)
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")

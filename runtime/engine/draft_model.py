@@ -23,6 +23,7 @@ from specedge.maps.word_cache import WordCache
 from ..bundle.bundle import Bundle, encoder_fingerprint
 from ..bundle.manifest import DECODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, SPEECH, VECTORS_GRAPH, graph_bytes
 from .engine import Factors, Features
+from .many import BIAS
 from .session import Canceller, Stoppable, bind_array_input, bind_array_output, load_graph
 from .shortlist import Shortlist
 from .speech import open_engine
@@ -132,18 +133,20 @@ class DraftModel:
         """
         hidden = getattr(window, "hidden", None)
         if target_encoder == self.encoder and hidden is not None:
-            return self.engine.project(hidden)
+            return self.engine.project(hidden, window.cross.get(BIAS))
         if mel is None:
             raise UsageError("a draft model with an encoder of its own needs the audio of the window")
         manifest = self.bundle.manifest
         n_frames = manifest.n_frames
-        if manifest.kind == SPEECH:
+        ends_in_silence = self.engine.knows_silence and getattr(window, "ends_in_silence", False)
+        if manifest.kind == SPEECH or ends_in_silence:
             n_frames = getattr(window, "n_frames", n_frames)
         elif manifest.short_windows and hidden is not None:
             heard = getattr(window, "n_frames", 0) or FRAMES_PER_POSITION * len(hidden)
             n_frames = min(n_frames, heard + heard % FRAMES_PER_POSITION)
         own = mel(manifest.dims.n_mels)[:, :n_frames]
-        return self.engine.encode(np.pad(own, ((0, 0), (0, n_frames - own.shape[1]))))
+        own = np.pad(own, ((0, 0), (0, n_frames - own.shape[1])))
+        return self.engine.encode(own, ends_in_silence=ends_in_silence)
 
     @property
     def pass_bytes(self) -> int:

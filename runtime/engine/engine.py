@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,15 @@ from numpy.typing import NDArray
 from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, MANY_GRAPH, WHISPER, require_align
+from ..bundle.dims import GROUP_POSITIONS
+from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, MANY_GRAPH, SHORT_ENCODER_GRAPH, WHISPER, require_align
 from ..device import most_threads, threads_allowed
 from ..options import CPU
 from . import packed
 from .exactness import rows_are_exact
 from .kv_cache import MAX_TEXTS, Factors, KvCache, State, copy_rows
 from .made_up import probe_ids, probe_mel
-from .many import Features, ManyPass, TextRows, pads_windows
+from .many import BIAS, Features, ManyPass, TextRows, pads_windows
 from .providers import ProviderEncoder, open_provider
 from .scheduler import Budget, Pass, Scheduler
 from .session import (
@@ -150,9 +151,13 @@ class Engine:
         self.threads = threads or threads_allowed()
         # Whether texts share passes where they can, the most paths that `forward_paths` takes, and the most texts.
         self.shares_passes = (
-            decoder == _DECODER and MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
+            decoder == _DECODER
+            and MANY_GRAPH in bundle.manifest.graphs
+            and not any(tensor.name == "beyond" for tensor in bundle.manifest.graphs[MANY_GRAPH].inputs)  # of before
+            and runtime_release() >= MANY_SINCE
         )
         self.n_paths, self.n_texts = MAX_PATHS if self.shares_passes else 1, MAX_TEXTS
+        self._has_bias = any(tensor.name == BIAS for tensor in bundle.manifest.graphs[_DECODER].inputs)
         # Whether windows of different lengths can share one.
         self.pads_windows = self.shares_passes and pads_windows(bundle.manifest.graphs[MANY_GRAPH].inputs)
         # See `exactness.rows_are_exact`, which the first pass over several texts asks; None before.
@@ -215,14 +220,21 @@ class Engine:
         text = math.prod(self._kv_cache.shape(1)) * np.dtype(np.float32).itemsize
         return text + self._features_bytes(n_ctx) * (2 if self.shares_passes else 1)
 
-    def encode(self, mel: NDArray[np.float32]) -> Features:
+    @property
+    def knows_silence(self) -> bool:
+        """Whether `encode` takes windows that end in silence by their audio alone."""
+        return SHORT_ENCODER_GRAPH in self.bundle.manifest.graphs and self._provider is None
+
+    def encode(self, mel: NDArray[np.float32], *, ends_in_silence: bool = False) -> Features:
         """Encode one window: mel float32 `[n_mels, n_frames]`, `n_frames` at most the bundle's window.
 
-        Raises UsageError for another shape, Interrupted, ResourceError.
+        ends_in_silence: of a whole window that is 0.0 behind `n_frames`, where the engine `knows_silence`; an
+        approximation (export/encoder_graph.py). `n_frames` are those of whole groups of `GROUP_POSITIONS` and two
+        more. Raises UsageError for another shape, Interrupted, ResourceError.
         """
-        return self.encode_all([mel])[0]
+        return self.encode_all([mel], ends_in_silence=ends_in_silence)[0]
 
-    def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
+    def encode_all(self, mels: Sequence[NDArray[np.float32]], *, ends_in_silence: bool = False) -> list[Features]:
         """Encode windows of one length, best `n_at_once`; each gets the bits that `encode` gives. Raises as `encode`.
 
         Short windows share passes if the first pass of a size has shown that the bits are the same. A thread that has
@@ -237,6 +249,8 @@ class Engine:
                 )
         if len({mel.shape for mel in mels}) != 1:
             raise UsageError("windows of one pass: expected at least one, and all of one length")
+        if ends_in_silence and (not self.knows_silence or mels[0].shape[1] % (2 * GROUP_POSITIONS) != 2):
+            raise UsageError(f"{mels[0].shape[1]} frames and silence: expected whole groups and two more")
         if self._provider is not None:
             mels = [self._provider.padded(mel) for mel in mels]
         n_shared = 1 if self._provider is not None else max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
@@ -247,14 +261,16 @@ class Engine:
         for first in range(0, len(mels), n_shared):
             windows = np.ascontiguousarray(mels[first : first + n_shared], np.float32)
             with self.lock:
-                features += self._encode_shared(windows)
+                features += self._encode_shared(windows, ends_in_silence=ends_in_silence)
                 packed.trim_heap()
         for window in features:
             self._budget.hold(window, n_bytes)
         return features
 
-    def project(self, hidden: NDArray[np.float32]) -> Features:
+    def project(self, hidden: NDArray[np.float32], bias: NDArray[np.float32] | None = None) -> Features:
         """The features of a window from another model's encoder output, float32 `[n_ctx, n_audio_state]`.
+
+        bias: float32 `[1, 1, 1, n_ctx]`, the logarithm of the positions that each row stands for, by default of one.
 
         Both encoders must be the same. Raises UsageError for a shape that is not the model's, Interrupted.
         """
@@ -265,19 +281,29 @@ class Engine:
                 f"{self.dims.n_audio_state}"
             )
         with self.lock:
-            (features,) = self._features(np.ascontiguousarray(hidden[None], np.float32))
+            (features,) = self._features(np.ascontiguousarray(hidden[None], np.float32), bias)
             packed.trim_heap()
         return features
 
-    def _encode_shared(self, windows: NDArray[np.float32]) -> list[Features]:
+    def _encode_shared(self, windows: NDArray[np.float32], *, ends_in_silence: bool) -> list[Features]:
         """As `_encode_pass`, in one pass where that gives the bits of a pass for each window."""
         size = len(windows), windows.shape[2]
+        encode = self._encode_short if ends_in_silence else self._encode_pass
         if self._shares_exactly.get(size, len(windows) == 1):
-            return self._encode_pass(windows)
-        alone = [features for window in windows for features in self._encode_pass(window[None])]
+            return encode(windows)
+        alone = [features for window in windows for features in encode(window[None])]
         if size not in self._shares_exactly:
-            self._shares_exactly[size] = all(map(_same_bits, alone, self._encode_pass(windows)))
+            self._shares_exactly[size] = all(map(_same_bits, alone, encode(windows)))
         return alone
+
+    def _encode_short(self, windows: NDArray[np.float32]) -> list[Features]:
+        """As `_encode_pass`, of windows with silence up to the end behind `n_frames`."""
+        n_groups = windows.shape[2] // (2 * GROUP_POSITIONS)
+        n_states = n_groups * GROUP_POSITIONS - (-self.dims.n_audio_ctx // GROUP_POSITIONS) - n_groups
+        bias = np.empty((1, 1, 1, n_states), np.float32)
+        session, n_state = self._session(SHORT_ENCODER_GRAPH), self.dims.n_audio_state
+        found = self._features(encoder_output(session, windows, n_state, n_states, {BIAS: bias}), bias)
+        return [replace(features, n_frames=windows.shape[2], ends_in_silence=True) for features in found]
 
     def _encode_pass(self, windows: NDArray[np.float32]) -> list[Features]:
         """`windows`, float32 `[n_windows, n_mels, n_frames]`, through encoder and projection."""
@@ -289,10 +315,12 @@ class Engine:
         """The encoder's output, float32 `[n_windows, n_ctx, n_audio_state]`."""
         return encoder_output(self._session(_ENCODER), windows, self.dims.n_audio_state)
 
-    def _features(self, hidden: NDArray[np.float32]) -> list[Features]:
-        cross = cross_keys_values(self._session(_CROSS_KV), hidden)
+    def _features(self, hidden: NDArray[np.float32], bias: NDArray[np.float32] | None = None) -> list[Features]:
+        cross, more = cross_keys_values(self._session(_CROSS_KV), hidden), dict[str, NDArray[Any]]()
+        if self._has_bias:
+            more[BIAS] = np.zeros((1, 1, 1, hidden.shape[1]), np.float32) if bias is None else bias
         return [
-            Features(hidden=hidden[i], cross={name: array[i : i + 1] for name, array in cross.items()})
+            Features(hidden=hidden[i], cross={name: array[i : i + 1] for name, array in cross.items()} | more)
             for i in range(len(hidden))
         ]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bundle.manifest import Dims, Manifest
-from .many import Features
+from .many import BIAS, Features
 
 __all__ = ["N_PROBE_FRAMES", "N_PROBE_ROWS", "probe_ids", "probe_mel", "probe_window"]
 
@@ -38,5 +38,6 @@ def probe_window(manifest: Manifest, n_ctx: int, seed: int) -> Features:
     for tensor in manifest.graphs["decoder"].inputs:
         if tensor.name.startswith("cross_"):
             values = rng.standard_normal([1, *(axis if isinstance(axis, int) else n_ctx for axis in tensor.shape[1:])])
+            values = np.abs(values) if tensor.name == BIAS else values
             cross[tensor.name] = (values * 40 if tensor.dtype == "int8" else values).astype(tensor.dtype)
     return Features(hidden=np.empty((n_ctx, manifest.dims.n_audio_state), np.float32), cross=cross)

@@ -22,8 +22,10 @@ from ..bundle.manifest import TensorSpec
 from .session import Session, bind_array_input, bind_array_output
 
 # Added to the scores behind a shorter window's end, which repeat its first: exp of what comes of it is a normal number
-# (denormal ones are slow) and leaves a float32 sum of weights of exp(-30) or more (`FARTHEST_SCORE`) as it is.
-BEYOND = -55.0
+# (denormal ones are slow) and leaves a float32 sum of weights of exp(-34) or more as it is. That is `FARTHEST_SCORE`
+# below the top, which may stand for a group of silence.
+BEYOND = -53.0
+BIAS = "cross_bias"  # the input that they are added by
 _MOST_SLACK = 1.25  # times as long as the longest window may the memory for windows be
 _MOST_ABSENT = 1.5  # times as many windows as are in a pass may have a seat in that memory: they cost it time
 
@@ -33,13 +35,15 @@ class Features:
     """One audio window as the decoder sees it.
 
     `hidden` is the encoder's output, float32 `[n_audio_ctx, n_audio_state]`; `cross` are the cross-attention keys and
-    values of all decoder layers under the names of the decoder's inputs (export/encoder_graph.py has the shapes);
-    n_frames: mel frames that the encoder of a speech LLM saw.
+    values of all decoder layers under the names of the decoder's inputs, and what is added to scores (
+    export/encoder_graph.py has the shapes);
+    n_frames: mel frames that the encoder of a speech LLM saw, or of a window that ends in silence.
     """
 
     hidden: NDArray[np.float32]
     cross: dict[str, NDArray[Any]]
     n_frames: int = 0
+    ends_in_silence: bool = False
 
     @property
     def n_audio(self) -> int:
@@ -85,7 +89,7 @@ class ManyPass:
         self._unused: list[NDArray[np.float32]] = []  # arrays of logits, as fresh memory costs page faults
         self._places = (0, 0)
         names = [name for name in session.inputs if name.startswith("cross_")]
-        self._windows = _Windows(names, values.shape[2], pads="beyond" in session.inputs)
+        self._windows = _Windows(names, values.shape[2], pads=BIAS in session.inputs)
         self._inputs: dict[str, NDArray[Any]] = {}
 
     def run(
@@ -134,8 +138,6 @@ class ManyPass:
         windows = list({id(text.features): text.features for text in texts}.values())
         for name, array in self._windows.bind(windows):
             self._bind(name, array)
-        if "beyond" in self._session.inputs:
-            self._bind("beyond", self._windows.beyond)
         rows: list[list[int]] = [[] for _ in self._windows.bound]
         at = {id(window): i for i, window in enumerate(self._windows.bound)}
         for span, text in zip(spans, texts, strict=True):
@@ -187,18 +189,14 @@ class ManyPass:
 
 
 class _Windows:
-    """The cross-attention tensors `names` of the windows in a pass: `bound` in the order of the first axis.
-
-    beyond: float32 [n_windows, 1, 1, n_audio_ctx], see `BEYOND`.
-    """
+    """The cross-attention tensors `names` of the windows in a pass: `bound` in the order of the first axis."""
 
     def __init__(self, names: Sequence[str], n_seats: int, *, pads: bool) -> None:
         self.bound: list[Features | None] = []
-        self.beyond = np.zeros((1, 1, 1, 0), np.float32)
         self._names, self._n_seats, self._slack = names, n_seats, _MOST_SLACK if pads else 1.0
         self._memory: dict[str, NDArray[Any]] = {}
         self._buffers: dict[str, NDArray[Any]] = {}  # in which it lies
-        self._beyond_seats, self._n_ctx = self.beyond, 0  # positions of `_memory`
+        self._n_ctx = 0  # positions of `_memory`
         self._seats: list[weakref.ref[Features]] = []
         self._last: list[weakref.ref[Features]] = []  # the windows that are bound, while they live
 
@@ -209,7 +207,6 @@ class _Windows:
             if len(before) == 1 and before[0] is windows[0]:
                 return ()
             self.bound, self._last = list(windows), [weakref.ref(windows[0])]
-            self.beyond = np.zeros((1, 1, 1, len(windows[0].hidden)), np.float32)
             return [(name, windows[0].cross[name]) for name in self._names]
         seated = [seat() for seat in self._seats]
         is_new = any(all(window is not other for other in seated) for window in windows)
@@ -218,7 +215,6 @@ class _Windows:
         elif self._last is self._seats:
             return ()
         self.bound, self._last = seated, self._seats
-        self.beyond = self._beyond_seats
         return [(name, array[: len(seated)]) for name, array in self._memory.items()]
 
     def _seat(self, windows: Sequence[Features]) -> list[Features | None]:
@@ -235,13 +231,11 @@ class _Windows:
                 coming.append(window)
             else:
                 seats[at] = window
-        self._beyond_seats = np.zeros((len(windows), 1, 1, self._n_ctx), np.float32)
         self._seats = []
         for i, seated in enumerate(seats):
             window = seated or coming.pop()
             if seated is None:
                 self._copy(i, window)
-            self._beyond_seats[i, :, :, len(window.hidden) :] = BEYOND
             seats[i] = window
             self._seats.append(weakref.ref(window))
         return seats
@@ -266,15 +260,15 @@ class _Windows:
                 memory[seat] = array
             elif _time_axis(name, memory) == 3:
                 memory[seat, :, :, :n_ctx] = array
-                memory[seat, :, :, n_ctx:] = array[:, :, :1]
+                memory[seat, :, :, n_ctx:] = BEYOND if name == BIAS else array[:, :, :1]
             else:
                 memory[seat, :, :n_ctx] = array
                 memory[seat, :, n_ctx:] = 0
 
 
 def _time_axis(name: str, array: NDArray[Any]) -> int:
-    """The axis of positions: int8 keys lie as [n_head, head_dim, n_audio_ctx], all others by position."""
-    return 3 if name.startswith("cross_k_") and array.dtype == np.int8 else 2
+    """The axis of positions: int8 keys lie as [n_head, head_dim, n_audio_ctx], all others but the bias by position."""
+    return 3 if name == BIAS or (name.startswith("cross_k_") and array.dtype == np.int8) else 2
 
 
 def zeros_by_page(shape: Sequence[int]) -> NDArray[np.float32]:
@@ -293,7 +287,7 @@ def zeros_by_page(shape: Sequence[int]) -> NDArray[np.float32]:
 
 def pads_windows(inputs: Iterable[TensorSpec]) -> bool:
     """Whether a many graph with these inputs takes windows of different lengths."""
-    return any(tensor.name == "beyond" for tensor in inputs)
+    return any(tensor.name == BIAS for tensor in inputs)
 
 
 def common_rows(a: Sequence[int], b: Sequence[int]) -> int:

@@ -31,6 +31,7 @@ from ..bundle.manifest import (
     MANY_GRAPH,
     PLAIN_ENCODER_GRAPH,
     PROJECTOR_GRAPH,
+    SHORT_ENCODER_GRAPH,
     SHORTLIST_GRAPH,
     VECTORS_GRAPH,
     Manifest,
@@ -330,16 +331,22 @@ def run_outputs(session: Session, binding: ort.IOBinding, names: Sequence[str]) 
 
 
 def encoder_output(
-    session: Session, windows: NDArray[np.float32], n_state: int, n_ctx: int | None = None
+    session: Session,
+    windows: NDArray[np.float32],
+    n_state: int,
+    n_ctx: int | None = None,
+    more: Mapping[str, NDArray[Any]] | None = None,
 ) -> NDArray[np.float32]:
     """What an encoder of `n_state` channels makes of log-mels, float32 `[n_windows, n_mels, n_frames]`: float32
-    `[n_windows, n_ctx, n_state]`, a position for two frames unless told. Raises Interrupted, ResourceError."""
+    `[n_windows, n_ctx, n_state]`, a position for two frames unless told. more: arrays of its other outputs, which are
+    filled. Raises Interrupted, ResourceError."""
     n_windows, _, n_frames = windows.shape
     # Outputs go to our arrays: in the session's arena they would keep all of it resident.
     hidden = np.empty((n_windows, -(-n_frames // 2) if n_ctx is None else n_ctx, n_state), np.float32)
     binding = session.binding()
     bind_array_input(binding, "mel", windows)
-    bind_array_output(binding, "features", hidden)
+    for name, array in {"features": hidden, **(more or {})}.items():
+        bind_array_output(binding, name, array)
     session.run(binding)
     return hidden
 
@@ -453,7 +460,7 @@ def _agree(found: Tensor, listed: TensorSpec) -> bool:
 def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
     """Sizes that passes rely on: tensor name to axis to size."""
     dims = manifest.dims
-    if graph in ("encoder", PLAIN_ENCODER_GRAPH):
+    if graph in ("encoder", SHORT_ENCODER_GRAPH, PLAIN_ENCODER_GRAPH):
         return {"mel": {1: dims.n_mels}, "features": {2: dims.n_audio_state}}
     if graph in ("cross_kv", CTC_GRAPH, BLOCK_KV_GRAPH):
         return {"features": {2: dims.n_audio_state}}

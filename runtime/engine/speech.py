@@ -55,10 +55,11 @@ class SpeechEngine(Engine):
     _kind = SPEECH
     _stretches: Sequence[_Stretch] = ()  # of the last window
 
-    def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
+    def encode_all(self, mels: Sequence[NDArray[np.float32]], *, ends_in_silence: bool = False) -> list[Features]:
         """As `Engine.encode_all`; a window is filled with silence to a whole number of rows."""
         n = self.dims.frames_per_row
-        return super().encode_all([np.pad(mel, ((0, 0), (0, -mel.shape[1] % n))) for mel in mels])
+        padded = [np.pad(mel, ((0, 0), (0, -mel.shape[1] % n))) for mel in mels]
+        return super().encode_all(padded, ends_in_silence=ends_in_silence)
 
     def _encode_pass(self, windows: NDArray[np.float32]) -> list[Features]:
         return [replace(features, n_frames=windows.shape[2]) for features in super()._encode_pass(windows)]
@@ -83,7 +84,7 @@ class SpeechEngine(Engine):
         self._stretches = found if len(windows) == 1 else ()
         return np.concatenate([stretch.output for stretch in found], axis=1)
 
-    def _features(self, hidden: NDArray[np.float32]) -> list[Features]:
+    def _features(self, hidden: NDArray[np.float32], bias: NDArray[np.float32] | None = None) -> list[Features]:
         session, dims = self._session(PROJECTOR_GRAPH), self.dims
         n_windows, n_ctx, _ = hidden.shape
         audio = np.empty((n_windows, n_ctx // dims.n_stacked, dims.n_text_state), np.float32)

@@ -103,7 +103,7 @@ def align_text(
             mel, _ = mels.window(part.seek, part.n_frames)
             timed = time_words(
                 engine,
-                engine.encode(context.cut_mel(mel, part.n_frames)),
+                engine.encode(context.sound(mel, part.n_frames).mel),
                 pieces,
                 tokenizer=tokenizer,
                 special=special,

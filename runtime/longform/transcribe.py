@@ -51,7 +51,17 @@ from ..text.transcripts import is_unspaced
 from . import words
 from .prompts import Prompts, SpeechPrompts
 from .segments import DraftedSegment, Segment
-from .windows import AudioContext, Cut, Piece, cut_at_pause, cut_window, frames_to_s, s_to_frames, spans_of_clips
+from .windows import (
+    AudioContext,
+    Cut,
+    Piece,
+    Sound,
+    cut_at_pause,
+    cut_window,
+    frames_to_s,
+    s_to_frames,
+    spans_of_clips,
+)
 from .words import Outcome, Window, follow_words
 
 if TYPE_CHECKING:
@@ -141,6 +151,25 @@ def _fails(result: WindowResult, ratio: float, options: TranscribeOptions) -> bo
     return repeats or is_unsure
 
 
+def _only_coldest(options: TranscribeOptions) -> TranscribeOptions:
+    return replace(options, temperature=options.temperature[:1])
+
+
+def _fails_over_silence(attempt: Attempt, options: TranscribeOptions) -> bool:
+    """Whether a text over an approximation fails openai-whisper's tests, of which `options` may have stricter or none,
+    or there may be no speech, which the whole window must say."""
+    ratio, log_prob, no_speech = (
+        default if asked is None else asked
+        for asked, default in (
+            (options.compression_ratio_threshold, 2.4),
+            (options.log_prob_threshold, -1.0),
+            (options.no_speech_threshold, 0.6),
+        )
+    )
+    result = attempt.result
+    return attempt.compression_ratio > ratio or result.avg_logprob < log_prob or result.no_speech_prob > no_speech
+
+
 def vote(windows: Iterable[dict[str, float]], threshold: float | None) -> tuple[str, dict[str, float]]:
     """Return the language, and the probabilities of the window looked at last, likeliest first.
 
@@ -168,7 +197,10 @@ def language_given(special: TokenLayout, options: TranscribeOptions) -> str | No
 
 @dataclass(frozen=True, kw_only=True)
 class _EncodedWindow:
-    """An encoded window: its place, the features of its first `n_frames`, and the language it is decoded in."""
+    """An encoded window: its place, the features of its first `n_frames`, and the language it is decoded in.
+
+    whole: its log-mel where a silent window stands in for the rest; then features count as two frames each.
+    """
 
     seek: int
     n_content_frames: int
@@ -176,6 +208,7 @@ class _EncodedWindow:
     features: Features
     language: str | None
     mel: WindowMel | None = None
+    whole: NDArray[np.float32] | None = None
 
 
 class Transcription(Iterator[Segment]):
@@ -225,7 +258,8 @@ class Transcription(Iterator[Segment]):
         self.duration_s = self.encoder_s = 0.0
         self.encoder_provider: str = getattr(engine, "encoder_provider", CPU)
         lengths = getattr(engine, "window_lengths", ())
-        self.audio_context = AudioContext(options.audio_context, self._manifest, lengths)
+        knows_silence = getattr(engine, "knows_silence", False)
+        self.audio_context = AudioContext(options.audio_context, self._manifest, lengths, knows_silence=knows_silence)
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
         self._mels.keeps_power = self._guard.listens
@@ -253,8 +287,8 @@ class Transcription(Iterator[Segment]):
         if self.language is None and self._detects and not self.language_probabilities:
             self._detect_language()
 
-    def peek(self) -> NDArray[np.float32] | None:
-        """Return the log-mel of the first window, before the first segment; None without audio. Raises AudioError.
+    def peek(self) -> Sound | None:
+        """Return what to encode of the first window, before the first segment; None without audio. Raises AudioError.
 
         A caller that encodes windows of several texts together (`Engine.encode_all`) passes the features to `give`.
         """
@@ -263,7 +297,7 @@ class Transcription(Iterator[Segment]):
         mel, n_content_frames = self._peeked
         if n_content_frames <= 0 or self._is_silent:
             return None
-        return self.audio_context.cut_mel(mel, n_content_frames)
+        return self.audio_context.sound(mel, n_content_frames)
 
     def give(self, features: Features) -> None:
         """Take the features of the window of `peek`, which is then not encoded again."""
@@ -348,13 +382,17 @@ class Transcription(Iterator[Segment]):
                 else:
                     features, self._given = self._given, None
                 power = mels.last_power  # only where the drafter listens
+                ends_in_silence = getattr(features, "ends_in_silence", False)
                 encoded = _EncodedWindow(
                     seek=seek,
                     n_content_frames=n_content_frames,
-                    n_frames=self.audio_context.n_frames(n_content_frames),
+                    n_frames=2 * len(features.hidden)
+                    if ends_in_silence
+                    else self.audio_context.n_frames(n_content_frames),
                     features=features,
                     language=self._language_of(features) if is_detected else self.language,
                     mel=None if power is None else WindowMel(mel, power, mels.peak, n_content_frames),
+                    whole=mel if ends_in_silence else None,
                 )
                 segments, seek = yield from self._window(encoded, is_first=seek == self._spans[0][0])
                 yield from segments
@@ -373,7 +411,7 @@ class Transcription(Iterator[Segment]):
 
     def _window(self, encoded: _EncodedWindow, *, is_first: bool) -> Decoding[tuple[list[Segment], int | None]]:
         """Decode one window. Returns its segments and the frame of the next one, None at the end of the audio."""
-        attempt = yield from self._decode(encoded, is_first=is_first)
+        attempt, encoded = yield from self._decode(encoded, is_first=is_first)
         result = attempt.result
         if is_silence(result, self._options):
             self._end(())
@@ -401,8 +439,23 @@ class Transcription(Iterator[Segment]):
         self._guard.end(tokens)
         self.speculation = replace(self.speculation, learning=self._guard.learning)
 
-    def _decode(self, encoded: _EncodedWindow, *, is_first: bool) -> Decoding[Attempt]:
-        options, n_text_ctx, guard = self._options, self._manifest.dims.n_text_ctx, self._guard
+    def _decode(self, encoded: _EncodedWindow, *, is_first: bool) -> Decoding[tuple[Attempt, _EncodedWindow]]:
+        """The text of a window, and the window: encoded again and whole where silence stood in and the text failed."""
+        options = self._options
+        if encoded.whole is None:
+            return (yield from self._attempt(encoded, options, is_first=is_first)), encoded
+        attempt = yield from self._attempt(encoded, _only_coldest(options), is_first=is_first)
+        if not _fails_over_silence(attempt, options):
+            return attempt, encoded
+        self._guard.end(())
+        _log.info("%.1f s: the text repeats itself or is unlikely: the whole window", frames_to_s(encoded.seek))
+        self.audio_context.again()
+        n_frames = encoded.whole.shape[1]
+        encoded = replace(encoded, features=self._encode_sound(Sound(mel=encoded.whole)), n_frames=n_frames, whole=None)
+        return (yield from self._attempt(encoded, options, is_first=is_first)), encoded
+
+    def _attempt(self, encoded: _EncodedWindow, options: TranscribeOptions, *, is_first: bool) -> Decoding[Attempt]:
+        n_text_ctx, guard = self._manifest.dims.n_text_ctx, self._guard
         n_audio = encoded.features.n_audio if self._manifest.kind == SPEECH else 0
         prompt = self._prompts.window(encoded.language, is_first=is_first, n_audio=n_audio)
         history = self._prompts.history
@@ -506,14 +559,16 @@ class Transcription(Iterator[Segment]):
         n_frames, n_windows = self._manifest.n_frames, self._options.language_detection_segments
         start, end = self._spans[0]
         is_decoded = start == 0 and (end is None or end >= n_frames)
-        is_cut = is_decoded and n_windows == 1 and (self._cuts or self.audio_context.asked != "full")
+        is_cut = is_decoded and n_windows == 1 and (self._cuts or not self.audio_context.is_full)
 
         def windows() -> Iterator[dict[str, float]]:
             for i in range(n_windows):
                 mel, n = self._read(0, end) if is_cut else self._mels.open_window(i * n_frames, keep_from=0)
                 if n <= 0:
                     return
-                features = self._encode(mel, n)
+                # Without `is_cut` silence follows, and no 0.0.
+                is_whole = self.audio_context.knows_silence and not (is_cut or self.audio_context.is_full)
+                features = self._encode_sound(Sound(mel=mel)) if is_whole else self._encode(mel, n)
                 if is_cut or (is_decoded and i == 0 and n == n_frames and not self._cuts):
                     self._given, self._peeked = features, (mel, n) if is_cut else None
                 yield self._languages_of(features)
@@ -541,12 +596,17 @@ class Transcription(Iterator[Segment]):
         return detect_language(self._engine, features, special.sot, dict(special.languages))
 
     def _encode(self, mel: NDArray[np.float32], n_content_frames: int) -> Any:
+        return self._encode_sound(self.audio_context.sound(mel, n_content_frames))
+
+    def _encode_sound(self, sound: Sound) -> Any:
         started = time.perf_counter()
-        cut = self.audio_context.cut_mel(mel, n_content_frames)
         self._refuse_if_stopped()
         self._encodes_in = threading.get_ident()
         try:
-            features = self._engine.encode(cut)
+            if sound.ends_in_silence:
+                features = self._engine.encode(sound.mel, ends_in_silence=True)
+            else:
+                features = self._engine.encode(sound.mel)
         finally:
             with self._encoding:  # so that `stop` never meets a later pass, which may be others' too
                 self._encodes_in = 0

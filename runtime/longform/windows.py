@@ -10,10 +10,12 @@ all bands, averaged over 130 ms, stays near the window's noise floor (audio/vad.
 that were trained with short windows and late starts.
 
 Audio context (`AudioContext`, `--audio-context`): Whisper pads each window to its whole length, and the encoder costs
-as much for a second of speech as for thirty. A shorter log-mel gives a shorter encoder output. It is cut a margin
-behind the content, because a model that hears speech end with its input sets the last time wrongly or goes on, and on a
-grid, so that few shapes occur (docs/experiments). Content is never cut. A model that was trained with whole windows
-alone often repeats itself over a shorter one (README), and such results are marked lossy. Drafters change no text.
+as much for a second of speech as for thirty. So it gets the audio and a margin, and what the encoder makes of a silent
+window stands in for the rest (export/encoder_graph.py). That is an approximation, and results say so; a window whose
+text fails its tests is encoded again in full before any temperature rises. Content is never cut. Models that were
+trained with short windows need no silence: their log-mel ends a margin behind the content, because a model that hears
+speech end with its input sets the last time wrongly or goes on, and on a grid, so that few shapes occur
+(docs/experiments). Drafters change no text.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 
 from ..audio.vad import noise_floor, speech_probability
-from ..bundle.dims import ChunkDims
+from ..bundle.dims import FRAMES_PER_POSITION, GROUP_POSITIONS, ChunkDims
 from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ, Manifest
 from ..text.special import TokenLayout
 from .segments import Word
@@ -38,6 +40,7 @@ __all__ = [
     "AudioContext",
     "Cut",
     "Piece",
+    "Sound",
     "Span",
     "cut_at_pause",
     "cut_window",
@@ -209,64 +212,102 @@ def _runs(marks: NDArray[np.bool_]) -> list[Pause]:
 
 MIN_FRAMES = 50  # half a second, to which Qwen3-ASR's own code fills shorter audio
 MARGIN_FRAMES = 50
+MARGIN_BEFORE_SILENCE_FRAMES = 100
 GRID_FRAMES = 64  # 32 positions of the encoder, of which its kernels take that many at a time
+GROUP_FRAMES = FRAMES_PER_POSITION * GROUP_POSITIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound:
+    """What of a window is encoded: a log-mel float32 [n_mels, n_frames], and whether silence stands in for the rest."""
+
+    mel: NDArray[np.float32]
+    ends_in_silence: bool = False
 
 
 class AudioContext:
     """How much of its windows a transcription encodes, and how much it did: `n_heard` frames of `n_whole`.
 
     asked: as in TranscribeOptions. "auto" encodes as much as there is audio, a number of seconds at least that much,
-    "full" the whole window; None is "auto" where the model was trained with short windows, else "full". A model that
-    knows short windows encodes no fewer positions than it was trained with (`Manifest.least_positions`). lengths: the
-    only ones in frames that the encoder takes, rising, where it does not take all. A speech LLM whose encoder works on
+    "full" the whole window; None is "auto" for models that were trained with short windows, else "full". Those models
+    get their windows cut, to no fewer positions than they were trained with (`Manifest.least_positions`); for others
+    silence stands in for the rest (`Engine.knows_silence`), and where it cannot, windows are whole. lengths: the only
+    ones in frames that the encoder takes, rising, where it does not take all. A speech LLM whose encoder works on
     chunks hears all there is and nothing else. Raises UsageError for it where another length is asked for.
+
+    knows_silence: whether silence stands in for the rest; n_again: windows whose text failed its tests, so that they
+    were encoded again in full.
     """
 
-    def __init__(self, asked: str | float | None, manifest: Manifest, lengths: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        asked: str | float | None,
+        manifest: Manifest,
+        lengths: Sequence[int] = (),
+        *,
+        knows_silence: bool = False,
+    ) -> None:
         self._lengths = lengths
         self._hears_all = isinstance(manifest.dims, ChunkDims)
         if self._hears_all and asked not in (None, "auto"):
             raise UsageError(f"audio_context {asked!r}: this speech LLM hears all of the audio; leave it out")
-        self._is_trained = manifest.short_windows or self._hears_all
-        self.asked = asked if asked is not None else "auto" if self._is_trained else "full"
+        self._cuts = manifest.short_windows
+        self.asked = asked if asked is not None else "auto" if self._cuts or self._hears_all else "full"
+        self.knows_silence = knows_silence and not self._cuts
         self._n_window = manifest.n_frames
         self._n_least = 2 * manifest.least_positions  # the encoder's second convolution halves the frames
-        self.n_heard = self.n_whole = 0
+        self.n_heard = self.n_whole = self.n_again = 0
+        self.is_approximate = False  # whether a silent window stood in for the rest of one
 
     @property
-    def is_lossy(self) -> bool:
-        """Whether a window was cut for a model that was trained with whole windows alone."""
-        return self.n_heard < self.n_whole and not self._is_trained
+    def is_full(self) -> bool:
+        """Whether every window is encoded whole."""
+        return self.asked == "full" or not (self._cuts or self.knows_silence or self._hears_all)
+
+    def sound(self, mel: NDArray[np.float32], n_content_frames: int) -> Sound:
+        """Return what to encode of a window's log-mel, float32 [n_mels, n_frames], and count it."""
+        n_frames = self.n_frames(n_content_frames)
+        ends_in_silence = self.knows_silence and n_frames < self._n_window
+        self.n_heard += n_frames
+        self.n_whole += self._n_window
+        self.is_approximate |= ends_in_silence
+        part = mel if n_frames == mel.shape[1] else np.ascontiguousarray(mel[:, :n_frames])
+        return Sound(mel=part, ends_in_silence=ends_in_silence)
 
     def n_frames(self, n_content_frames: int) -> int:
         """Return the frames to encode of a window whose first `n_content_frames` hold audio."""
         if self._hears_all:
             return max(n_content_frames, min(MIN_FRAMES, self._n_window))
-        if self.asked == "full":
+        if self.is_full:
             return self._n_window
-        n_wanted = max(n_content_frames + MARGIN_FRAMES, self._n_least)
+        margin = MARGIN_BEFORE_SILENCE_FRAMES if self.knows_silence else MARGIN_FRAMES
+        n_wanted = max(n_content_frames + margin, self._n_least)
         if not isinstance(self.asked, str):
             n_wanted = max(n_wanted, s_to_frames(self.asked))
+        if self.knows_silence:  # whole groups, and a position that the convolutions look at
+            n_frames = -(-n_wanted // GROUP_FRAMES) * GROUP_FRAMES + FRAMES_PER_POSITION
+            return n_frames if n_frames < self._n_window else self._n_window
         n_frames = min(-(-n_wanted // GRID_FRAMES) * GRID_FRAMES, self._n_window)
         return next((length for length in self._lengths if length >= n_frames), n_frames)
 
-    def cut_mel(self, mel: NDArray[np.float32], n_content_frames: int) -> NDArray[np.float32]:
-        """Return the part of a window's log-mel, float32 [n_mels, n_frames], to encode, and count it."""
-        n_frames = self.n_frames(n_content_frames)
-        self.n_heard += n_frames
-        self.n_whole += self._n_window
-        return mel if n_frames == mel.shape[1] else np.ascontiguousarray(mel[:, :n_frames])
+    def again(self) -> None:
+        """Count a window that is encoded once more, and whole."""
+        self.n_again += 1
+        self.n_heard += self._n_window
 
     def add(self, other: AudioContext) -> None:
         """Add the frames of another transcription."""
         self.n_heard += other.n_heard
         self.n_whole += other.n_whole
+        self.n_again += other.n_again
+        self.is_approximate |= other.is_approximate
 
     def fields(self) -> Mapping[str, Any]:
-        """Return, for results, the option, the seconds encoded and those of the whole windows, and `lossy`."""
+        """Return, for results, the option, the seconds encoded and those of the whole windows, and the rest."""
         return {
             "asked": self.asked,
             "heard_s": round(frames_to_s(self.n_heard), 2),
             "window_s": round(frames_to_s(self.n_whole), 2),
-            "lossy": self.is_lossy,
+            "approximate": self.is_approximate,
+            "encoded_again": self.n_again,
         }

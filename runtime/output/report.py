@@ -65,10 +65,11 @@ def statistics(info: TranscriptionInfo, duration_s: float) -> Iterator[str]:
         yield "drafts were accepted by a rule that may change the text"
     context = info.audio_context
     if context and context["heard_s"] < context["window_s"]:
-        lossy = ", which this model was not trained for: its text may loop" if context["lossy"] else ""
         yield (
             f"audio context {context['asked']}: {context['heard_s']:.1f} s encoded of windows of "
-            f"{context['window_s']:.1f} s{lossy}"
+            f"{context['window_s']:.1f} s"
+            + (", silence standing in for the rest" if context["approximate"] else "")
+            + (f"; {context['encoded_again']} again in full" if context["encoded_again"] else "")
         )
     if (learning := counted["learning"]) is not None:
         back = f", rolled back {learning['rollbacks']} times" if learning["rollbacks"] else ""

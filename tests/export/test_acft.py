@@ -52,8 +52,14 @@ def test_a_name_of_the_catalogue_hears_short_windows_without_a_flag(
     assert f"futo-org/acft-whisper-tiny.en is not pinned: this is commit {COMMIT}" in capsys.readouterr().err
     bundle = Bundle.open(store.find("acft-tiny.en"))
     assert bundle.manifest.short_windows and bundle.manifest.least_positions == 160
-    assert heard(bundle.path) == {"asked": "auto", "heard_s": 3.2, "window_s": 8.0, "lossy": False}
-    whole = {"asked": "full", "heard_s": 8.0, "window_s": 8.0, "lossy": False}
+    assert heard(bundle.path) == {
+        "asked": "auto",
+        "heard_s": 3.2,
+        "window_s": 8.0,
+        "approximate": False,
+        "encoded_again": 0,
+    }
+    whole = {"asked": "full", "heard_s": 8.0, "window_s": 8.0, "approximate": False, "encoded_again": 0}
     assert heard(bundle.path, audio_context="full") == whole
 
 
@@ -63,7 +69,7 @@ def test_a_folder_is_told_what_it_was_trained_with(tmp_path: Path, capsys: pytes
         assert main(["export", mine, "-o", str(out), "--shortest-window", seconds]) == 2
         assert "--shortest-window" in capsys.readouterr().err and not out.exists()
     assert main(["export", mine, "-o", str(out), "--shortest-window", "1.5"]) == 0
-    assert heard(out) == {"asked": "auto", "heard_s": 1.92, "window_s": 2.0, "lossy": False}
+    assert heard(out) == {"asked": "auto", "heard_s": 1.92, "window_s": 2.0, "approximate": False, "encoded_again": 0}
 
 
 @pytest.mark.parametrize(("en", "name"), [(True, "gpt2"), (False, "multilingual")])

@@ -62,7 +62,11 @@ def test_a_bundle_opens_and_tells_what_it_is() -> None:
     check = manifest.selfcheck
     assert check["row_invariance"]["exact"] is True and 0 < check["features_relative_error"] < 0.1
     assert set(manifest.files) == {
-        *(f"{graph}.{kind}" for graph in ("encoder", "cross_kv", "decoder") for kind in ("onnx", "data")),
+        *(
+            f"{graph}.{kind}"
+            for graph in ("encoder", "encoder_short", "cross_kv", "decoder")
+            for kind in ("onnx", "data")
+        ),
         "many.onnx",
         "align.onnx",
         "tokenizer.bin",
@@ -402,7 +406,7 @@ def test_a_paths_graph_that_is_not_exact_is_left_out(tmp_path: Path, monkeypatch
     monkeypatch.setattr(selfcheck, "probe_paths", coupled)
     made = export(tmp_path / "out")
     assert (
-        set(made.manifest.graphs) == {"encoder", "cross_kv", "decoder", "align"}
+        set(made.manifest.graphs) == {"encoder", "encoder_short", "cross_kv", "decoder", "align"}
         and "many.onnx" not in made.manifest.files
     )
     assert not (made.path / "many.onnx").exists() and made.manifest.selfcheck["tree_invariance"]["exact"] is False

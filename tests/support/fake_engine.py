@@ -136,7 +136,8 @@ class FakeEngine(ABC):
     @abstractmethod
     def encode(self, mel: NDArray[np.float32]) -> Any: ...
 
-    def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Any]:
+    def encode_all(self, mels: Sequence[NDArray[np.float32]], *, ends_in_silence: bool = False) -> list[Any]:
+        assert not ends_in_silence, "it does not know silence"
         return [self.encode(mel) for mel in mels]
 
     @abstractmethod

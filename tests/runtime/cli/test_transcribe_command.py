@@ -33,8 +33,9 @@ SRT = "1\n00:00:00,000 --> 00:00:01,000\nthe pump is on\n\n2\n00:00:01,000 --> 0
 
 def heard(asked: str, n_content_frames: int, *, short_windows: bool = False) -> AudioContext:
     """What a window of 10 s leaves behind."""
-    context = AudioContext(asked, bundle(special_tokens(), n_frames=1000, short_windows=short_windows).manifest)
-    context.cut_mel(np.zeros((80, 1000), np.float32), n_content_frames)
+    manifest = bundle(special_tokens(), n_frames=1000, short_windows=short_windows).manifest
+    context = AudioContext(asked, manifest, knows_silence=True)
+    context.sound(np.zeros((80, 1000), np.float32), n_content_frames)
     return context
 
 
@@ -307,24 +308,27 @@ def test_stats(capsys: pytest.CaptureFixture[str], says: Any, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("asked", "short_windows", "says_more", "lossy"),
+    ("asked", "short_windows", "line", "seconds"),
     [
-        ("full", False, None, False),
-        ("auto", True, "", False),
-        ("auto", False, ", which this model was not trained for: its text may loop", True),
+        ("full", False, None, 10.0),
+        ("auto", True, "audio context auto: 2.6 s encoded of windows of 10.0 s", 2.56),
+        (
+            "auto",
+            False,
+            "audio context auto: 3.2 s encoded of windows of 10.0 s, silence standing in for the rest",
+            3.22,
+        ),
     ],
 )
 def test_a_cut_audio_context_is_told(
-    capsys: pytest.CaptureFixture[str], says: Any, asked: str, short_windows: bool, says_more: str | None, lossy: bool
+    capsys: pytest.CaptureFixture[str], says: Any, asked: str, short_windows: bool, line: str | None, seconds: float
 ) -> None:
     says(audio_context=heard(asked, 200, short_windows=short_windows))
     out, err = run(capsys, wav("a.wav"), "--stats", "--quiet", "-f", "json")
     told = [line.removeprefix("specedge: a.wav: ") for line in err.splitlines() if "audio context" in line]
-    line = f"audio context {asked}: 2.6 s encoded of windows of 10.0 s{says_more}"
-    assert told == ([] if says_more is None else [line])
-    seconds = 10.0 if asked == "full" else 2.56
-    expected = {"asked": asked, "heard_s": seconds, "window_s": 10.0, "lossy": lossy}
-    assert json.loads(out)["audio_context"] == expected
+    assert told == ([] if line is None else [line])
+    expected = {"asked": asked, "heard_s": seconds, "window_s": 10.0, "approximate": seconds == 3.22}
+    assert json.loads(out)["audio_context"] == {**expected, "encoded_again": 0}
 
 
 def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], says: Any) -> None:

@@ -1,0 +1,97 @@
+"""The encoder of windows that end in silence, against its definition and beside the encoder of whole windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge.errors import UsageError
+from specedge.export.checkpoint import open_checkpoint
+from specedge.export.encoder_graph import Silence, build_encoder, made_up_speech
+from specedge.export.onnx_builder import GraphBuilder
+from specedge.export.selfcheck import relative_error
+from specedge.runtime.bundle.dims import GROUP_POSITIONS
+from specedge.runtime.engine.many import BIAS
+from specedge.runtime.engine.session import Canceller, Session, bind_array_input, run_outputs
+from support.exported import bundle, checkpoint, engine, noise_mel, transformers_model
+
+N_AUDIO = 2 * GROUP_POSITIONS  # positions of the audio, of 100 in a window
+
+
+def test_merged_silence_is_silence_position_by_position(tmp_path: Path) -> None:
+    """Groups of equal positions, in float32, against torch layers that attend to each position of silence by itself."""
+    import torch
+
+    dims, rng = bundle("fp32").manifest.dims, np.random.default_rng(0)
+    sizes = np.full(5, GROUP_POSITIONS)
+    names = ["features", *(f"{part}.{i}" for i in range(dims.n_audio_layer) for part in ("key", "value"))]
+    tables = {name: rng.standard_normal((5, dims.n_audio_state)).astype(np.float32) for name in names}
+    with open_checkpoint(checkpoint()) as weights, GraphBuilder(tmp_path, "encoder_short") as g:
+        build_encoder(g, dims, weights, "fp32", Silence(tables=tables, sizes=sizes))
+    mel = noise_mel(dims.n_mels, 2 * N_AUDIO + 2, seed=1)
+    session = Session(tmp_path / "encoder_short.onnx", Canceller(), threads=1, spin=False)
+    binding = session.binding()
+    bind_array_input(binding, "mel", windows := np.stack([mel, mel]))
+    features, bias = run_outputs(session, binding, ["features", BIAS])
+    del windows
+
+    silence = {name: torch.from_numpy(table).repeat_interleave(GROUP_POSITIONS, 0) for name, table in tables.items()}
+    encoder = transformers_model().model.encoder
+    with torch.no_grad():
+        x = torch.nn.functional.gelu(encoder.conv1(torch.from_numpy(mel)[None]))
+        x = torch.nn.functional.gelu(encoder.conv2(x))[0].T[:N_AUDIO] + encoder.embed_positions.weight[:N_AUDIO]
+        for i, layer in enumerate(encoder.layers):
+            attention, y = layer.self_attn, layer.self_attn_layer_norm(x)
+            k, v = (
+                torch.cat([rows, silence[f"{name}.{i}"][N_AUDIO:]])
+                for rows, name in ((attention.k_proj(y), "key"), (attention.v_proj(y), "value"))
+            )
+            q, k, v = (t.view(len(t), dims.n_audio_head, -1).transpose(0, 1) for t in (attention.q_proj(y), k, v))
+            mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1).reshape(N_AUDIO, -1)
+            x = x + attention.out_proj(mixed)
+            x = x + layer.fc2(torch.nn.functional.gelu(layer.fc1(layer.final_layer_norm(x))))
+        expected = torch.cat([encoder.layer_norm(x), silence["features"][N_AUDIO::GROUP_POSITIONS]]).numpy()
+    assert features.shape == (2, N_AUDIO + 3, dims.n_audio_state)
+    assert np.abs(features - expected).max() < 1e-4
+    assert bias.ravel() == pytest.approx([0.0] * N_AUDIO + [np.log(GROUP_POSITIONS)] * 3)
+
+
+def short_and_whole(precision: str, variant: str = "plain") -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
+    made = engine(precision, variant)
+    dims = made.dims
+    mel = np.zeros((dims.n_mels, dims.n_frames), np.float32)
+    mel[:, :70] = made_up_speech(dims.n_mels, 70, seed=9)
+    short = made.encode(mel[:, : 2 * N_AUDIO + 2], ends_in_silence=True)
+    assert short.ends_in_silence and len(short.hidden) == short.cross[BIAS].size
+    return short.hidden, made.encode(mel).hidden, short.cross[BIAS].size
+
+
+@pytest.mark.parametrize(("precision", "variant", "n_states"), [
+    ("int8", "plain", 43), ("int4", "plain", 43), ("int8", "odd lengths", 42), ("int8", "odd heads", 43),
+])  # fmt: skip
+def test_silence_is_nearer_to_the_whole_window_than_a_cut(precision: str, variant: str, n_states: int) -> None:
+    short, whole, n_found = short_and_whole(precision, variant)
+    made = engine(precision, variant)
+    mel = np.zeros((made.dims.n_mels, 2 * N_AUDIO), np.float32)
+    mel[:, :70] = made_up_speech(made.dims.n_mels, 70, seed=9)
+    cut = made.encode(mel).hidden
+    assert n_found == n_states
+    assert relative_error(short[:35], whole[:35]) < relative_error(cut[:35], whole[:35])
+
+
+def test_windows_share_a_pass_with_the_bits_of_their_own() -> None:
+    made = engine("int8")
+    mels = [noise_mel(made.dims.n_mels, 2 * N_AUDIO + 2, seed) for seed in range(3)]
+    for shared, mel in zip(made.encode_all(mels, ends_in_silence=True), mels, strict=True):
+        alone = made.encode(mel, ends_in_silence=True)
+        assert (shared.hidden == alone.hidden).all() and (shared.cross["cross_k_0"] == alone.cross["cross_k_0"]).all()
+
+
+def test_what_cannot_end_in_silence_is_refused() -> None:
+    for precision, n_frames in (("int8", 80), ("fp32", 82)):
+        with pytest.raises(UsageError, match="whole groups"):
+            engine(precision).encode(noise_mel(80, n_frames), ends_in_silence=True)
+    assert engine("int8").knows_silence and not engine("fp32").knows_silence
