@@ -137,6 +137,20 @@ def test_a_full_disk_behind_standard_output(here: Path) -> None:
     assert len(done.stderr.splitlines()) == 1 and "standard output: No space left" in done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_text_left_in_the_buffer_does_not_change_the_exit_code() -> None:
+    code = (
+        "import click, sys; from specedge.runtime.cli import main as cli\n"
+        "@click.command()\ndef fails(): sys.stdout.write('text'); raise cli.UsageError('no')\n"
+        "cli.fails = fails; cli._COMMANDS['fails'] = ('specedge.runtime.cli.main:fails', '')\n"
+        "sys.exit(cli.main(['fails']))"
+    )
+    command, buffered = [sys.executable, "-c", code], {**os.environ, "PYTHONUNBUFFERED": ""}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "specedge: error: no\n")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
 def test_help_into_a_pipe_that_is_closed() -> None:
     reader, writer = os.pipe()
