@@ -4,15 +4,15 @@ A draft is right when it says what the target says, so the target's own transcri
 and mistakes included. Audio is files and folders, cut into windows at their quietest places. The order is random and
 depends on the seed alone, so the first hour of it is a fair sample of all.
 
-features  for CTC heads: the encoder's output float16 `[n_frames_total, n_audio_state]` in `NAME.npy`, and what the
-          target says of each window in `NAME.json`, its text and the frames of its timestamps. Rough copies have
-          random `acoustics` on the audio. Of the padding behind the audio a few frames are kept, now and then all, for
-          the head meets them too
+features  for CTC heads: the encoder's output of each window, and what the target says of it, its text and the frames of
+          its timestamps. Rough copies have random `acoustics` on the audio. Of the padding behind the audio a few
+          frames are kept, now and then all, for the head meets them too
 rows      for heads and drafts: the decoder's last hidden rows over texts said with timestamps and without, as a drafter
-          would be shown them, and the encoder's output: `NAME.hidden.npy`, `NAME.features.npy`, `NAME.json`. Of a
-          speech LLM, whose heads see rows alone, texts without timestamps and no encoder's output
+          would be shown them, and the encoder's output. Of a speech LLM, whose heads see rows alone, texts without
+          timestamps and no encoder's output
 
-The json of a shard is written last, so a collection that was cut off goes on where it stopped.
+Arrays are appended to NAME.PART.f16, then a line about their window to NAME.jsonl: so a collection that was cut off
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,6 +60,8 @@ from .early_stopping import EVERY_S
 
 Float = NDArray[np.float32]
 F16 = NDArray[np.float16]
+Line = dict[str, Any]  # of an index: rows about a window, and the shapes of its arrays by part
+Make = Callable[[int, Float], tuple[list[dict[str, object]], dict[str, list[F16]]]]
 _SHORTEST_S = 0.3
 _SEARCHED = 0.3  # of a window, at its end: where a file is cut
 _QUIET_S = 0.1
@@ -66,7 +70,6 @@ LEFT_OUT = (
     "windows are left out where the target does not end its text or is not sure of it (average log-probability below "
     f"{_SURE_LOGPROB:g}): check --language, or give more audio"
 )
-_SHARD_WINDOWS = 32
 _ALL_PADDING = 0.1  # share of the windows whose padding is kept whole
 _MEAN_PADDING = 10  # frames of the others'
 _PLAN = "plan.json"
@@ -110,7 +113,7 @@ class Course:
     ) -> Collection:
         """What is to be made of windows of the audio, in `folder`; says how to go on after a stop.
 
-        more: what its shards depend on besides bundle, audio and language.
+        more: what it depends on besides bundle, audio and language.
         """
         self.notify(f"{self.work}: keeps what is done; after a stop (Ctrl-C) the same command goes on from there")
         searched = {} if self.beam_size == 1 else {"beam_size": str(self.beam_size)}
@@ -385,10 +388,10 @@ class HiddenText:
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """Windows of audio, `hours` of them at most, of which `target` makes shards in `folder`.
+    """Windows of audio, `hours` of them at most, of which `folder` keeps what `target` makes.
 
-    identity: what the shards come from; `report` is called with the seconds of audio done. What collects raises
-    UsageError when the folder holds shards of something else, ResourceError when it cannot be written.
+    identity: what it comes from; `report` is called with the seconds of audio done. What collects raises UsageError
+    when the folder is of something else, ResourceError when it cannot be written.
     """
 
     windows: Iterator[Float]
@@ -399,107 +402,117 @@ class Collection:
     report: Callable[[float], None]
 
     def write(
-        self,
-        name: str,
-        write: Callable[[Path, Iterator[Float], int], None],
-        plan: Mapping[str, object] | None = None,
-        max_bytes: float = float("inf"),
+        self, name: str, make: Make, plan: Mapping[str, object] | None = None, max_bytes: float = float("inf")
     ) -> None:
-        """Have `write` write the shards NAME-0000, NAME-0001, ... that are not there, each of so many windows.
+        """Append what `make` makes of each window that has no line in NAME.jsonl yet, until hours or bytes are enough.
 
-        plan: what the shards depend on besides their identity.
+        plan: what it depends on besides the identity.
         """
-        done_s, n_bytes, number = 0.0, 0, 0
-
-        def counted(chunk: list[Float]) -> Iterator[Float]:
-            nonlocal done_s
-            for samples in chunk:
-                yield samples
-                done_s += len(samples) / RATE_HZ
-                self.report(done_s)
-
+        done_s = 0.0
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             _check_plan(self.folder / _PLAN, {**self.identity, **(plan or {})})
-            while done_s < self.hours * 3600 and n_bytes < max_bytes:
-                chunk = list(itertools.islice(self.windows, _SHARD_WINDOWS))
-                if not chunk:
+            lines, sizes = _read_index(self.folder, name), Counter[str]()
+            for number, samples in enumerate(self.windows):
+                if number == len(lines):
+                    rows, arrays = make(number, samples)
+                    lines.append(_append(self.folder, name, sizes, rows, arrays))
+                sizes.update(_sizes(lines[number]))
+                done_s += len(samples) / RATE_HZ
+                self.report(done_s)
+                if done_s >= self.hours * 3600 or sizes.total() >= max_bytes:
                     return
-                shard = self.folder / f"{name}-{number:04d}"
-                if shard.with_suffix(".json").is_file():
-                    for _ in counted(chunk):
-                        pass
-                else:
-                    write(shard, counted(chunk), number * _SHARD_WINDOWS)
-                n_bytes += sum(path.stat().st_size for path in self.folder.glob(f"{shard.name}.*npy"))
-                number += 1
         except SpecedgeError:
             raise
         except OSError as error:
             raise ResourceError(f"{self.folder}: cannot be written: {error.strerror}; give another --work") from error
 
 
+def _read_index(folder: Path, name: str) -> list[Line]:
+    """The lines of NAME.jsonl; one that a kill cut off is taken away. Raises OSError."""
+    path = folder / f"{name}.jsonl"
+    data = path.read_bytes() if path.exists() else b""
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _sizes(line: Line) -> dict[str, int]:
+    """Bytes of the arrays of a window, by part."""
+    n_bytes = np.dtype(np.float16).itemsize
+    return {part: n_bytes * sum(map(math.prod, shapes)) for part, shapes in line["shapes"].items()}
+
+
+def _append(
+    folder: Path, name: str, sizes: Mapping[str, int], rows: list[dict[str, object]], arrays: dict[str, list[F16]]
+) -> Line:
+    """Write a window's arrays behind the first `sizes` bytes of each part, then its line. Raises OSError."""
+    for part, values in arrays.items():
+        with open(folder / f"{name}.{part}.f16", "ab") as file:
+            file.truncate(sizes.get(part, 0))  # what a kill left behind
+            file.writelines(np.ascontiguousarray(value).data for value in values if value.size)
+    line = {"rows": rows, "shapes": {part: [value.shape for value in values] for part, values in arrays.items()}}
+    with open(folder / f"{name}.jsonl", "a", encoding="ascii") as index:
+        index.write(json.dumps(line) + "\n")
+    return line
+
+
+def _load(folder: Path, name: str) -> Iterator[tuple[int, list[dict[str, Any]], dict[str, list[F16]]]]:
+    """Number, rows and arrays of each window, memory-mapped. Raises OSError."""
+    files: dict[str, F16] = {}
+    at = Counter[str]()
+    for number, line in enumerate(_read_index(folder, name)):
+        arrays: dict[str, list[F16]] = {}
+        for part, shapes in line["shapes"].items():
+            if part not in files:
+                path = folder / f"{name}.{part}.f16"
+                files[part] = np.memmap(path, np.float16, "r") if path.stat().st_size else np.zeros(0, np.float16)
+            arrays[part] = []
+            for shape in shapes:
+                end = at[part] + math.prod(shape)
+                arrays[part].append(files[part][at[part] : end].reshape(shape))
+                at[part] = end
+        yield number, line["rows"], arrays
+
+
 def collect_features(wanted: Collection, *, n_rough: int, max_bytes: int, seed: int) -> None:
-    """Write shards of the features of the windows, and of `n_rough` rough copies of each, to `max_bytes` on disk."""
+    """Keep the features of the windows, and of `n_rough` rough copies of each, to `max_bytes` on disk."""
     target = wanted.target
 
-    def write(stem: Path, chunk: Iterator[Float], first: int) -> None:
-        arrays: list[F16] = []
-        rows = []
-        for source, samples in enumerate(chunk, first):
-            rng = np.random.default_rng((seed, source))
-            for copy in range(1 + n_rough):
-                heard = target.hear(acoustics(rng, samples) if copy else samples)
-                n_padding = len(heard.hidden) if rng.random() < _ALL_PADDING else int(rng.exponential(_MEAN_PADDING))
-                if heard.ids is None:
-                    continue
-                kept = heard.hidden[: heard.n_content + n_padding]
-                arrays.append(kept.astype(np.float16))
-                rows.append(
-                    {
-                        "n_frames": len(kept),
-                        "text": target.text(heard.ids).hex(),
-                        "source": source,
-                        "is_rough": copy > 0,
-                        "starts": heard.starts,
-                        "ends": heard.ends,
-                    }
-                )
-        _save(stem.with_name(f"{stem.name}.npy"), arrays, (target.manifest.dims.n_audio_state,))
-        _save_index(stem, {"windows": rows})
+    def make(number: int, samples: Float) -> tuple[list[dict[str, object]], dict[str, list[F16]]]:
+        rng = np.random.default_rng((seed, number))
+        rows: list[dict[str, object]] = []
+        kept: list[F16] = []
+        for copy in range(1 + n_rough):
+            heard = target.hear(acoustics(rng, samples) if copy else samples)
+            n_padding = len(heard.hidden) if rng.random() < _ALL_PADDING else int(rng.exponential(_MEAN_PADDING))
+            if heard.ids is None:
+                continue
+            kept.append(heard.hidden[: heard.n_content + n_padding].astype(np.float16))
+            text = target.text(heard.ids).hex()
+            rows.append({"text": text, "is_rough": copy > 0, "starts": heard.starts, "ends": heard.ends})
+        return rows, {"features": kept}
 
-    wanted.write("features", write, {"n_rough": n_rough, "seed": seed}, max_bytes)
+    wanted.write("features", make, {"n_rough": n_rough, "seed": seed}, max_bytes)
 
 
 def collect_rows(wanted: Collection, ear: Target | None = None) -> None:
-    """Write shards of the hidden rows of the windows; `ear` is the model whose encoder's output is kept, where it is
-    not the target's own."""
+    """Keep the hidden rows of the windows; `ear` is the model whose encoder's output is kept, where it is not the
+    target's own."""
     target = wanted.target
-    listener = ear or target
 
-    def write(stem: Path, chunk: Iterator[Float], first: int) -> None:
-        texts: list[dict[str, Any]] = []
-        hidden: list[F16] = []
+    def make(number: int, samples: Float) -> tuple[list[dict[str, object]], dict[str, list[F16]]]:
+        heard, _ = target.encode(samples)
+        said = list(_said(target, heard))
         features: list[F16] = []
-        for source, samples in enumerate(chunk, first):
-            heard, _ = target.encode(samples)
-            said = list(_said(target, heard))
-            for ids, n_prompt, rows in said:
-                texts.append(
-                    {"ids": ids, "n_prompt": n_prompt, "n_rows": len(rows), "window": len(features), "source": source}
-                )
-                hidden.append(rows)
-            if said:
-                own = heard if ear is None else ear.encode(samples)[0]
-                kept = own.hidden[:0] if target.is_llm else own.hidden
-                features.append(kept.astype(np.float16)[None])
-        dims = listener.manifest.dims
-        shape = features[0].shape[1:] if features else (dims.n_audio_ctx, dims.n_audio_state)
-        _save(stem.with_name(f"{stem.name}.hidden.npy"), hidden, (target.manifest.dims.n_text_state,))
-        _save(stem.with_name(f"{stem.name}.features.npy"), features, shape)
-        _save_index(stem, {"texts": texts})
+        if said:
+            own = heard if ear is None else ear.encode(samples)[0]
+            features.append((own.hidden[:0] if target.is_llm else own.hidden).astype(np.float16))
+        rows: list[dict[str, object]] = [{"ids": ids, "n_prompt": n_prompt} for ids, n_prompt, _ in said]
+        return rows, {"hidden": [hidden for _, _, hidden in said], "features": features}
 
-    wanted.write("rows", write)
+    wanted.write("rows", make)
 
 
 def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16]]:
@@ -545,33 +558,16 @@ def _check_plan(path: Path, plan: dict[str, object]) -> None:
         )
 
 
-def _save(path: Path, arrays: list[F16], width: tuple[int, ...]) -> None:
-    unfinished = path.with_suffix(".part")
-    with open(unfinished, "wb") as file:
-        np.save(file, np.concatenate(arrays) if arrays else np.zeros((0, *width), np.float16))
-    os.replace(unfinished, path)
-
-
-def _save_index(stem: Path, value: dict[str, object]) -> None:
-    unfinished = stem.with_suffix(".part")
-    unfinished.write_text(json.dumps(value), encoding="ascii")
-    os.replace(unfinished, stem.with_suffix(".json"))
-
-
 def load_features(folder: Path, n_parts: int = 1) -> list[Window]:
-    """The windows of all finished shards, in order; those with more bytes than frames, of which a row is `n_parts`, are
-    left out. Raises OSError."""
+    """The windows that are kept, in order; those with more bytes than frames, of which a row is `n_parts`, are left
+    out. Raises OSError."""
     found = []
-    for index in sorted(folder.glob("features-*.json")):
-        features = np.load(index.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
-        at = 0
-        for row in json.loads(index.read_text(encoding="ascii"))["windows"]:
-            n_frames, text = int(row["n_frames"]), bytes.fromhex(row["text"])
-            mine = features[at : at + n_frames]
-            at += n_frames
+    for number, rows, arrays in _load(folder, "features"):
+        for row, features in zip(rows, arrays["features"], strict=True):
+            n_frames, text = len(features), bytes.fromhex(row["text"])
             if _n_needed(text) <= n_parts * n_frames:
                 starts, ends = (tuple([at for at in row[kind] if at < n_frames]) for kind in ("starts", "ends"))
-                window = Window(features=mine, text=text, source=row["source"], is_rough=row["is_rough"])
+                window = Window(features=features, text=text, source=number, is_rough=row["is_rough"])
                 found.append(replace(window, starts=starts, ends=ends))
     return found
 
@@ -582,23 +578,15 @@ def _n_needed(text: bytes) -> int:
 
 
 def load_rows(folder: Path) -> list[HiddenText]:
-    """The texts of all finished shards, in order. Raises OSError."""
-    found = []
-    for index in sorted(folder.glob("rows-*.json")):
-        hidden, features = (
-            np.load(index.with_suffix(f".{part}.npy"), mmap_mode="r", allow_pickle=False)
-            for part in ("hidden", "features")
+    """The texts that are kept, in order. Raises OSError."""
+    return [
+        HiddenText(
+            ids=tuple(row["ids"]),
+            n_prompt=row["n_prompt"],
+            hidden=hidden,
+            features=arrays["features"][0],
+            source=number,
         )
-        at = 0
-        for row in json.loads(index.read_text(encoding="ascii"))["texts"]:
-            found.append(
-                HiddenText(
-                    ids=tuple(row["ids"]),
-                    n_prompt=row["n_prompt"],
-                    hidden=hidden[at : at + row["n_rows"]],
-                    features=features[row["window"]],
-                    source=row["source"],
-                )
-            )
-            at += row["n_rows"]
-    return found
+        for number, rows, arrays in _load(folder, "rows")
+        for row, hidden in zip(rows, arrays["hidden"], strict=True)
+    ]

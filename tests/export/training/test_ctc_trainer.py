@@ -16,7 +16,6 @@ torch = pytest.importorskip("torch", reason="the training extra is not installed
 
 from specedge.errors import Interrupted, OutOfMemoryError, ResourceError, UsageError  # noqa: E402
 from specedge.export.ctc_graph import Float  # noqa: E402
-from specedge.export.training import features  # noqa: E402
 from specedge.export.training.ctc import CtcPlan, CtcTrainer, byte_errors, spelt  # noqa: E402
 from specedge.export.training.early_stopping import check_device, split  # noqa: E402
 from specedge.export.training.features import (  # noqa: E402
@@ -236,7 +235,6 @@ def target() -> Target:
 def sure(target: Target, monkeypatch: pytest.MonkeyPatch) -> Target:
     """The target, whose random weights are never sure of a text, saying `stop`."""
     hear = target.hear
-    monkeypatch.setattr(features, "_SHARD_WINDOWS", 2)
     monkeypatch.setattr(target, "hear", lambda samples: dataclasses.replace(hear(samples), ids=(1, 2, 3)))
     return target
 
@@ -278,15 +276,15 @@ def test_collecting_goes_on_where_it_stopped(sure: Target, tmp_path: Path, monke
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(sure, "hear", stopped)
         _collect(sure, tmp_path / "cut", n=4)
-    assert len(load_features(tmp_path / "cut")) == 4  # the first shard's two windows
+    assert len(load_features(tmp_path / "cut")) == 6  # of three windows
     resumed = _collect(sure, tmp_path / "cut", n=4)
     assert len(resumed) == len(whole) == 8
     assert all(np.array_equal(a.features, b.features) for a, b in zip(whole, resumed, strict=True))
 
 
 def test_the_hours_and_the_bytes_end_it(sure: Target, tmp_path: Path) -> None:
-    assert len(_collect(sure, tmp_path / "a", n=20, hours=3 / 3600)) == 2 * 4
-    assert len(_collect(sure, tmp_path / "b", n=20, max_bytes=1)) == 2 * 2
+    assert len(_collect(sure, tmp_path / "a", n=20, hours=3 / 3600)) == 2 * 3
+    assert len(_collect(sure, tmp_path / "b", n=20, max_bytes=1)) == 2
 
 
 def test_windows_the_target_is_not_sure_of_are_left_out(target: Target, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from support.sound import NOISE
 
 def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Target, "is_sure", lambda self, result: True)  # though the weights are random
-    monkeypatch.setattr("specedge.export.training.features._SHARD_WINDOWS", 2)
     target = Target(bundle(), threads=1, language="en")
     windows = [np.resize(NOISE[at:], 32000).astype(np.float32) for at in (0, 500, 900)]
     told: list[float] = []
@@ -44,11 +43,14 @@ def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: py
         target.engine.commit(state, len(text.hidden))
         assert (text.hidden == state.hidden[: len(text.hidden)].astype(np.float16)).all()
         target.engine.release(state)
-    (tmp_path / "rows-0001.json").unlink()
-    before = (tmp_path / "rows-0000.json").stat().st_mtime_ns
+    index, whole = tmp_path / "rows.jsonl", (tmp_path / "rows.hidden.f16").read_bytes()
+    before = index.stat().st_mtime_ns
+    run(of="this")
+    assert index.stat().st_mtime_ns == before
+    index.write_bytes(index.read_bytes()[:-9])  # killed while it wrote the last line
     run(of="this")
     assert [text.ids for text in load_rows(tmp_path)] == [text.ids for text in texts]
-    assert (tmp_path / "rows-0000.json").stat().st_mtime_ns == before
+    assert (tmp_path / "rows.hidden.f16").read_bytes() == whole
     with pytest.raises(UsageError, match="another model"):
         run(of="that")
 
