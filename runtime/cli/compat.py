@@ -13,7 +13,6 @@ import click
 from specedge.errors import UsageError
 
 from ..options import CPU
-from .errors import moved
 from .options import ModelOptions, fields_of, installed_models, options_of
 
 _SHEBANG_BYTES = 256
@@ -45,9 +44,6 @@ def compat(model: str | None, encoder_provider: str, shows_path: bool, program: 
       specedge compat --encoder-provider openvino -- program.py talk.mp3
       PYTHONPATH=$(specedge compat --path) python program.py
     """
-    for old, new in (("run", "specedge compat -- PROGRAM"), ("path", "specedge compat --path")):
-        if program[:1] == (old,):
-            raise UsageError(moved(f"specedge compat {old}", new))
     if shows_path:
         click.echo(_folder())
         return 0

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
-from specedge.errors import ResourceError, UsageError
+from specedge.errors import ResourceError
 from specedge.models import catalogue, store
 
 from ..console import notify
 from .describe import format_size, table
-from .errors import moved
 from .options import JSON, ModelOptions, installed_models
 
 KINDS = ("models", "downloads", "packed", "measured", "learned")
@@ -45,8 +43,7 @@ class _Kept:
 @click.option(
     "-m", "--model", metavar="MODEL", shell_complete=installed_models, help="With --learned: this model's text of ids."
 )
-@click.argument("old", nargs=-1)
-def disk(as_json: bool, what: tuple[str, ...], learned: bool, model: str | None, old: tuple[str, ...]) -> None:
+def disk(as_json: bool, what: tuple[str, ...], learned: bool, model: str | None) -> None:
     """Show or remove what specedge keeps on this machine: models, packed weights, measurements, learned text.
 
     Nothing is learned beyond a run unless you ask for it. Packed weights are made again when a model is loaded;
@@ -60,17 +57,12 @@ def disk(as_json: bool, what: tuple[str, ...], learned: bool, model: str | None,
       specedge disk --clear all
       specedge disk --learned > learned.jsonl
     """
-    if old:
-        new = {"show": "", "clear": " --clear WHAT", "export": " --learned"}
-        if old[0] in new:
-            raise UsageError(moved(f"specedge disk {old[0]}", f"specedge disk{new[old[0]]}"))
-        raise UsageError(f"unexpected {old[0]!r} (see `specedge disk --help`)")
     if what:
-        _clear([_KEPT[name]() for name in KINDS if name in what or "all" in what])
+        _clear([_kept(name) for name in KINDS if name in what or "all" in what])
     elif learned:
         _print_learned(model)
     else:
-        _show([_KEPT[name]() for name in KINDS], as_json=as_json)
+        _show([_kept(name) for name in KINDS], as_json=as_json)
 
 
 def _show(kept: list[_Kept], *, as_json: bool) -> None:
@@ -116,32 +108,23 @@ def _print_learned(model: str | None) -> None:
         click.echo(json.dumps(row))
 
 
-def _models() -> _Kept:
-    found = store.installed()
-    files = [path for name in catalogue.FILES if (path := store.file_path(name)).exists()]
-    names = ", ".join([item.name for item in found] + [path.name for path in files])
-    return _Kept(what="models", where=store.folder(), paths=(*(item.path for item in found), *files), about=names)
+def _kept(what: str) -> _Kept:
+    """What there is of this kind."""
+    from .. import device
 
-
-def _downloads() -> _Kept:
-    from ..device import downloads_folder
-
-    where = downloads_folder()
-    return _Kept(what="downloads", where=where, paths=_inside(where), about="checkpoints that are not exported yet")
-
-
-def _packed() -> _Kept:
-    from ..device import packed_folder
-
-    where = packed_folder()
-    return _Kept(what="packed", where=where, paths=_inside(where), about="weights as this CPU wants them")
-
-
-def _measured() -> _Kept:
-    from ..device import device_folder
-
-    where = device_folder()
-    return _Kept(what="measured", where=where, paths=_inside(where), about="by doctor, bench and checks of rows")
+    if what == "models":
+        found = store.installed()
+        files = [path for name in catalogue.FILES if (path := store.file_path(name)).exists()]
+        names = ", ".join([item.name for item in found] + [path.name for path in files])
+        return _Kept(what=what, where=store.folder(), paths=(*(item.path for item in found), *files), about=names)
+    if what == "learned":
+        return _learned()
+    where, about = {
+        "downloads": (device.downloads_folder, "checkpoints that are not exported yet"),
+        "packed": (device.packed_folder, "weights as this CPU wants them"),
+        "measured": (device.device_folder, "by doctor, bench and checks of rows"),
+    }[what]
+    return _Kept(what=what, where=where(), paths=_inside(where()), about=about)
 
 
 def _learned() -> _Kept:
@@ -149,27 +132,15 @@ def _learned() -> _Kept:
 
     grams, words = store.user_cache_path(), store.home() / "words.sqlite"  # words and factors are of older versions
     factors = (store.home() / "learned").glob("*.factors")
-    n_grams = _counted(lambda: sum(show_cache(grams)["entries"].values()))
+    n_grams: int | str
+    try:
+        n_grams = sum(show_cache(grams)["entries"].values())
+    except ResourceError:
+        n_grams = "unreadable"
     paths = tuple(path for path in (grams, words) if path.exists())
     return _Kept(
         what="learned", where=store.home(), paths=(*paths, *factors), about=f"{n_grams} n-grams" if n_grams else ""
     )
-
-
-_KEPT: dict[str, Callable[[], _Kept]] = {
-    "models": _models,
-    "downloads": _downloads,
-    "packed": _packed,
-    "measured": _measured,
-    "learned": _learned,
-}
-
-
-def _counted(count: Callable[[], int]) -> int | str:
-    try:
-        return count()
-    except ResourceError:
-        return "unreadable"
 
 
 def _inside(folder: Path) -> tuple[Path, ...]:

@@ -13,7 +13,7 @@ from specedge.errors import Interrupted, OutOfMemoryError, ResourceError, Speced
 from ..console import GET_TORCH, notify
 from ..interrupt import interruption, stop_behind
 
-__all__ = ["fail", "moved"]
+__all__ = ["fail"]
 
 _RESOURCE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
@@ -38,11 +38,6 @@ _HOW_TO_GET = {
     ),
     **dict.fromkeys(("dask", "distributed", "fsspec"), _EXTRA.format("fleet")),
 }
-
-
-def moved(old: str, new: str) -> str:
-    """The line that answers the name of a command that has another name now."""
-    return f"`{old}` is `{new}` now"
 
 
 def fail(error: BaseException, *, debug: bool) -> int:

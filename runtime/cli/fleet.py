@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from specedge.errors import Interrupted, UsageError
 
-from ..console import clock, notify
+from ..console import notify
 from ..interrupt import interruption
 from ..options import TranscribeOptions
 from ..output.formats import FORMATS
 from .options import GroupedCommand, ModelOptions, Names, fields_of, option, options_of, switch
-
-if TYPE_CHECKING:
-    from specedge.fleet import Record
+from .tally import summary
 
 __all__ = ["fleet"]
 
@@ -98,7 +96,8 @@ def fleet(sources: tuple[str, ...], **given: Any) -> int:
     quiet = given.pop("quiet")
     more = {"batch_size": given["batch_size"]} if given["batch_size"] else {}
     names = ("model", "language", "task", "word_timestamps", "initial_prompt", "hotwords")
-    tally = _Counts()
+    counts = dict.fromkeys(("done", "duplicate", "there already", "failed", "quarantined"), 0)
+    audio_s, started_s = 0.0, time.monotonic()
     records = transcribe(
         sources,
         given["out"],
@@ -110,50 +109,22 @@ def fleet(sources: tuple[str, ...], **given: Any) -> int:
         retry_quarantined=given["retry_quarantined"],
         formats=given["formats"],
         progress=not quiet,
-        say=_nothing if quiet else notify,
+        say=(lambda _: None) if quiet else notify,
         **{name: given[name] for name in names},
         **more,
     )
     try:
         with contextlib.closing(records):
             for record in records:
-                tally.add(record)
+                is_old = record.state == "done" and not record.is_new
+                counts["duplicate" if record.is_duplicate else "there already" if is_old else record.state] += 1
+                if record.state == "done" and record.is_new:
+                    audio_s += record.duration_s or 0.0
+                elif record.error is not None:
+                    notify(f"{record.state}: {record.error}")
     except (KeyboardInterrupt, Interrupted) as stop:
-        raise interruption(stop, f"{tally.said()}; the same command goes on") from None
+        done = summary(counts, audio_s, time.monotonic() - started_s)
+        raise interruption(stop, f"{done}; the same command goes on") from None
     if not quiet:
-        notify(tally.said())
-    return 1 if tally.n_bad else 0
-
-
-class _Counts:
-    """What became of the files so far."""
-
-    def __init__(self) -> None:
-        self._counts = {"done": 0, "duplicate": 0, "there already": 0, "failed": 0, "quarantined": 0}
-        self._audio_s = 0.0
-        self._started = time.monotonic()
-
-    def add(self, record: Record) -> None:
-        """Count a file; one that has no result is a line of its own."""
-        is_old = record.state == "done" and not record.is_new
-        self._counts["duplicate" if record.is_duplicate else "there already" if is_old else record.state] += 1
-        if record.state == "done" and record.is_new:
-            self._audio_s += record.duration_s or 0.0
-        elif record.error is not None:
-            notify(f"{record.state}: {record.error}")
-
-    @property
-    def n_bad(self) -> int:
-        return self._counts["failed"] + self._counts["quarantined"]
-
-    def said(self) -> str:
-        """`38 done, 2 quarantined: 9:36 of audio in 0:20 (28.8x)`."""
-        said = ", ".join(f"{count} {what}" for what, count in self._counts.items() if count or what == "done")
-        elapsed_s = time.monotonic() - self._started
-        if not self._audio_s or elapsed_s <= 0:
-            return said
-        return f"{said}: {clock(self._audio_s)} of audio in {clock(elapsed_s)} ({self._audio_s / elapsed_s:.1f}x)"
-
-
-def _nothing(_: str) -> None:
-    """Where remarks go that nobody wants."""
+        notify(summary(counts, audio_s, time.monotonic() - started_s))
+    return 1 if counts["failed"] + counts["quarantined"] else 0

@@ -23,7 +23,7 @@ from specedge.version import __version__
 
 from ..console import LOSS, notify
 from ..interrupt import interruption, unwinding
-from .errors import fail, moved
+from .errors import fail
 
 _BROKEN_PIPE_EXIT = 141
 
@@ -45,10 +45,22 @@ _COMMANDS = {
     "compat": ("specedge.runtime.cli.compat:compat", "Run programs for faster-whisper on specedge, unchanged."),
 }
 _MOVED = {
-    "inspect": "specedge models show MODEL",
-    "calibrate": "specedge doctor --calibrate",
-    "completion": "specedge --completion SHELL",
+    "inspect": "models show MODEL",
+    "calibrate": "doctor --calibrate",
+    "completion": "--completion SHELL",
+    "compat path": "compat --path",
+    "compat run": "compat -- PROGRAM",
+    "disk clear": "disk --clear WHAT",
+    "disk export": "disk --learned",
+    "disk show": "disk",
+    "map diff": "map show, of one map and of the other",
+    "map info": "map show X.tmap",
+    "map merge": "map build A.tmap B.tmap -o X.tmap",
+    "models export": "export NAME -o NAME.tar",
+    "models import": "models pull NAME.tar",
+    "models path": "models show NAME --path",
 }
+"""Commands that have another name now, with the new line."""
 _MEDIA = frozenset(".wav .mp3 .flac .ogg .opus .m4a .aac .mp4 .mkv .webm .mov".split())
 
 
@@ -93,8 +105,9 @@ class _LazyGroup(click.Group):
                 ctx.exit()
             args = [args[1], "--help"]
         name = args[0]
-        if name in _MOVED:
-            raise UsageError(moved(f"specedge {name}", _MOVED[name]))
+        for old in (name, " ".join(args[:2])):
+            if old in _MOVED:
+                raise UsageError(f"`specedge {old}` is `specedge {_MOVED[old]}` now")
         if name not in _COMMANDS and not name.startswith("-"):
             import difflib
 

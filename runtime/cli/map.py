@@ -16,7 +16,7 @@ from specedge.errors import SpecedgeError, UsageError
 from ..console import notify
 from .errors import fail
 from .next_step import say_next
-from .options import JSON, ModelOptions, MovedGroup, fields_of, options_of
+from .options import JSON, ModelOptions, fields_of, options_of
 
 if TYPE_CHECKING:
     from specedge.maps.token_map import Candidate, TokenMap
@@ -57,15 +57,7 @@ _BUDGET = click.option("--budget", type=_Size(), metavar="SIZE", help="Largest s
 _MODEL = options_of(fields_of(ModelOptions, "model"))
 
 
-@click.group(
-    "map",
-    cls=MovedGroup,
-    moved={
-        "info": "specedge map show X.tmap",
-        "merge": "specedge map build A.tmap B.tmap -o X.tmap",
-        "diff": "specedge map show, of one map and of the other",
-    },
-)
+@click.group("map")
 def token_map() -> None:
     """Build and inspect token maps: the word sequences of your own transcripts, for faster decoding.
 

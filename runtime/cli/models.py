@@ -16,17 +16,10 @@ from specedge.models import catalogue, store
 
 from .export import PRECISIONS
 from .next_step import say_next
-from .options import JSON, ModelOptions, MovedGroup, installed_models, known_models
+from .options import JSON, ModelOptions, installed_models, known_models
 
 
-@click.group(
-    cls=MovedGroup,
-    moved={
-        "path": "specedge models show NAME --path",
-        "export": "specedge export NAME -o NAME.tar",
-        "import": "specedge models pull NAME.tar",
-    },
-)
+@click.group()
 def models() -> None:
     """List, pull, show and remove models.
 
@@ -196,8 +189,8 @@ def _installed() -> list[dict[str, Any]]:
 
     rows = []
     for item in store.installed():
-        row: dict[str, Any] = {"name": item.name, "size_bytes": item.size_bytes, "precision": None, "problem": None}
-        row["draft"] = None
+        row: dict[str, Any] = {"name": item.name, "size_bytes": item.size_bytes}
+        row |= dict.fromkeys(("precision", "problem", "draft"))
         try:
             row["precision"] = read_manifest(item.path)[0].precision
             if (item.path / DRAFT_FOLDER / store.MANIFEST_NAME).is_file():
@@ -211,11 +204,11 @@ def _installed() -> list[dict[str, Any]]:
 def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
     from .describe import format_size, table
 
-    lines = [("NAME", "SIZE", "PRECISION", "DRAFT", "PATH")]
-    for row in rows:
-        size, precision = format_size(row["size_bytes"]), row["precision"] or "broken"
-        lines.append((row["name"], size, precision, row["draft"] or "-", row["path"]))
-    return table(lines)
+    lines = [
+        (row["name"], format_size(row["size_bytes"]), row["precision"] or "broken", row["draft"] or "-", row["path"])
+        for row in rows
+    ]
+    return table([("NAME", "SIZE", "PRECISION", "DRAFT", "PATH"), *lines])
 
 
 def _known() -> list[dict[str, Any]]:

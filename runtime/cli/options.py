@@ -32,7 +32,6 @@ from ..options import (
     drafter_named,
 )
 from ..text.special import LANGUAGE_NAMES, find_language
-from .errors import moved
 
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
@@ -155,21 +154,6 @@ class GroupedCommand(click.Command):
                 takes_value = name in options and not options[name].is_flag and not options[name].count
                 if takes_value and rest:
                     yield rest.pop(0)
-
-
-class MovedGroup(click.Group):
-    """A group of commands some of which were moved: `moved` has their new lines by their old names."""
-
-    def __init__(self, *args: Any, moved: Mapping[str, str] | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._moved = moved or {}
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] in self._moved:
-            raise UsageError(moved(f"{ctx.command_path} {args[0]}", self._moved[args[0]]))
-        return super().resolve_command(ctx, args)
 
 
 class Truth(_ParamType):

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from ..console import clock
+
+__all__ = ["Tally", "summary"]
+
+
+def summary(counts: Mapping[str, int], audio_s: float, elapsed_s: float) -> str:
+    """`19 done, 1 failed: 9:36 of audio in 0:20 (28.8x)`; counts of nothing are left out, but for "done"."""
+    line = ", ".join(f"{count} {what}" for what, count in counts.items() if count or what == "done")
+    if not audio_s or elapsed_s <= 0:
+        return line
+    return f"{line}: {clock(audio_s)} of audio in {clock(elapsed_s)} ({audio_s / elapsed_s:.1f}x)"
 
 
 class Tally:
@@ -54,8 +65,4 @@ class Tally:
     def closing(self) -> str:
         """`19 done, 1 failed, 10 left out: 9:36 of audio in 0:20 (28.8x)`."""
         counts = {"done": self._n_done, "failed": self.n_failed, "left out": self._n_skipped}
-        said = ", ".join(f"{count} {what}" for what, count in counts.items() if count or what == "done")
-        elapsed_s = time.monotonic() - self._started
-        if not self._audio_s or elapsed_s <= 0:
-            return said
-        return f"{said}: {clock(self._audio_s)} of audio in {clock(elapsed_s)} ({self._audio_s / elapsed_s:.1f}x)"
+        return summary(counts, self._audio_s, time.monotonic() - self._started)
