@@ -90,6 +90,7 @@ def _peer() -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_transcribe_has_the_peer_s_beams_and_all_its_arguments(model: transcribe.WhisperModel, recording: Path) -> None:
     segments, info = model.transcribe(str(recording), word_timestamps=True)
     found = list(segments)
@@ -145,6 +146,7 @@ def test_a_gpu_is_one_warning_and_the_cpu(given: dict[str, Any], caplog: pytest.
     assert made.engine and len(warnings) == 1 and "specedge runs on the CPU" in warnings[0]
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_format_is_converted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: transcribe.WhisperModel
 ) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from cpus import run
-from cpus.cpu_models import CPUS, HERE, Cpu, NotHere, check, cpuid_mask, masked_cpuinfo
+from cpus.cpu_models import CPUS, HERE, NotHere, check, cpuid_mask, masked_cpuinfo
 from cpus.table import Outcome, faults, table
 
 from support.tree import ROOT
@@ -76,11 +73,6 @@ def test_a_broken_promise_is_named(changes: dict[str, Any], fault: str) -> None:
     assert "| FAILS |" in row(outcome)
 
 
-def test_texts_of_arm_are_counted_but_need_not_be_those_of_this_machine() -> None:
-    outcome = Outcome(cpu=A72, steps=steps(text={"text": "Ask Mario."}))
-    assert faults(outcome, GOOD) == [] and "| 0 of 1 |" in row(outcome)
-
-
 def test_what_was_not_run_or_not_to_its_end_does_not_pass() -> None:
     absent = Outcome(cpu=A72, trouble="the program apt-get is not installed")
     late = Outcome(cpu=A72, steps=steps()[:3], trouble="more than 5 s")
@@ -100,38 +92,3 @@ def test_features_are_hidden_from_the_file_and_from_the_instruction() -> None:
 def test_a_machine_cannot_stand_for_what_it_lacks() -> None:
     with pytest.raises(NotHere, match="this machine has no avx2, fma|the lane runs on Linux"):
         check(HASWELL, "flags : fpu sse2 avx\n")
-
-
-def _program(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    monkeypatch.setattr(run, "make_ready", lambda cpu: None)
-    monkeypatch.setattr(run, "command", lambda cpu, words: ["sh", "-c", script])
-
-
-def test_what_a_cpu_did_before_its_time_was_up_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = json.dumps({"step": "export", "what": "int8", "ok": True, "message": "", "s": 0.1})
-    _program(monkeypatch, f"echo '{line}'; exec sleep 60")
-    outcome = run.run_on(A72, {"bundles": {}}, tmp_path, limit_s=0.5)
-    assert outcome.of("export") and outcome.trouble == "more than 0.5 s"
-
-
-def test_the_last_word_of_a_cpu_that_ended_early_is_its_trouble(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _program(monkeypatch, "echo first >&2; echo no such instruction >&2; exit 3")
-    assert run.run_on(A72, {"bundles": {}}, tmp_path, 60).trouble == "ended with 3: no such instruction"
-
-
-def test_the_table_is_put_between_its_marks(tmp_path: Path) -> None:
-    page = tmp_path / "cpus.md"
-    page.write_text("# CPUs\n" + "\n".join(run.MARKS).replace("\n", "\nold\n") + "\nEnd.\n", encoding="utf-8")
-    run.write("| new |", page)
-    assert page.read_text(encoding="utf-8") == f"# CPUs\n{run.MARKS[0]}\n| new |\n{run.MARKS[1]}\nEnd.\n"
-
-
-def test_an_unknown_cpu_is_named() -> None:
-    with pytest.raises(SystemExit, match="no CPU is called pentium; known are here, avxvnni"):
-        run.main(["--only", "haswell,pentium"])
-
-
-def test_names_are_unique() -> None:
-    assert len({cpu.name for cpu in CPUS}) == len(CPUS) and all(isinstance(cpu, Cpu) for cpu in CPUS)

@@ -15,10 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import BundleError
-from specedge.export import onnx_builder
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.derived_graphs import default_heads, write_align_graph
+from specedge.export.derived_graphs import default_heads
 from specedge.export.selfcheck import relative_error
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
@@ -85,24 +84,6 @@ def test_scores_are_the_cross_attentions_of_transformers(
     assert relative_error(softmax(scores), expected) < MOST_SCORES_ERROR[precision]
 
 
-def test_heads_come_in_the_order_they_are_given(tmp_path: Path) -> None:
-    made = bundle("fp32", "deep text")
-    heads = ((2, 1), (0, 1), (0, 0), (2, 0))
-    together = scores_of(made, heads, tmp_path / "together")
-    for i, head in enumerate(heads):
-        assert np.array_equal(scores_of(made, (head,), tmp_path / f"{i}")[0], together[i])
-
-
-def scores_of(made: Bundle, heads: tuple[tuple[int, int], ...], folder: Path) -> NDArray[np.float32]:
-    """Scores by a bundle that has these alignment heads."""
-    shutil.copytree(made.path, folder)
-    write_align_graph(folder / "decoder.onnx", folder / "align.onnx", made.manifest.dims, heads)
-    graphs = {**made.manifest.graphs, "align": onnx_builder.signature(folder, "align")}
-    changed = replace(made, path=folder, manifest=replace(made.manifest, alignment_heads=heads, graphs=graphs))
-    loaded = Engine(changed, threads=1, cache=False)
-    return loaded.align(loaded.encode(noise_mel(80, 200)), list(range(9))).scores
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_it_uses_the_decoders_bytes_and_no_more_than_it_needs(precision: str) -> None:
     """A bundle grows by a small file; layers behind the last head and the vocabulary's projection are left out."""
@@ -124,13 +105,6 @@ def test_without_alignment_heads_they_are_the_last_half_of_the_layers(tmp_path: 
     with open_checkpoint(folder) as source:
         made = write_bundle(source, tmp_path / "out", precision="fp32", name="micro", version="0.1.0")
     assert made.manifest.alignment_heads == default_heads(made.manifest.dims) == ((1, 0), (1, 1))
-
-
-def test_a_graph_that_is_no_decoder_is_refused(tmp_path: Path) -> None:
-    made = bundle("int8")
-    with pytest.raises(BundleError, match="no MultiHeadAttention of cross_k_1"):
-        write_align_graph(made.file("encoder.onnx"), tmp_path / "align.onnx", made.manifest.dims, ((1, 0),))
-    assert not (tmp_path / "align.onnx").exists()
 
 
 # ------------------------------------------------------------------------------------- a bundle that was made without

@@ -80,41 +80,11 @@ def test_the_same_export_twice_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_shards_and_order_of_the_weights_do_not_matter(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "sharded", shards=3)
-    assert dict(export(tmp_path / "out", source=folder).manifest.files) == dict(bundle("int8").manifest.files)
-
-
-def test_progress_counts_up_to_its_total(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    export(tmp_path / "out", report=lambda n_read, n_total: seen.append((n_read, n_total)))
-    counts = [n_read for n_read, _ in seen]
-    assert counts == sorted(counts) and len({n_total for _, n_total in seen}) == 1
-    assert 0.9 < seen[-1][0] / seen[-1][1] < 1.1
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_a_teachers_alignment_heads_are_cut_to_the_students_layers(tmp_path: Path) -> None:
     """distil-whisper's checkpoints carry the list of a decoder with more layers."""
     folder = make_checkpoint(tmp_path / "source")
     edit_generation(folder, alignment_heads=[[1, 1], [7, 0], [0, 5], [1, 0], ["1", 0], [1], 3])
     assert export(tmp_path / "out", source=folder).manifest.alignment_heads == ((1, 1), (1, 0))
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("value", "expected"), [(50, 50), (-1, None), (10**9, None), (True, None), ("50", None)])
-def test_a_limit_that_cannot_be_is_no_limit(value: object, expected: int | None, tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "source")
-    edit_generation(folder, max_initial_timestamp_index=value)
-    assert export(tmp_path / "out", source=folder).manifest.max_initial_timestamp_index == expected
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_suppress_lists_lose_placeholders_and_strangers(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "source")
-    edit_generation(folder, suppress_tokens=[-1, 7, 3, 3, 5000], begin_suppress_tokens=[])
-    manifest = export(tmp_path / "out", source=folder).manifest
-    assert manifest.suppress_tokens == (3, 7) and manifest.suppress_begin == ()
 
 
 # ------------------------------------------------------------------------------------------------ what goes wrong

@@ -64,13 +64,6 @@ def test_the_gate_keeps_the_frames_below_the_ceiling_alone(tmp_path: Path) -> No
     assert closed.shape == (0,) and none.shape == (0, 257)
 
 
-def test_a_frame_of_nan_passes_the_gate(tmp_path: Path) -> None:
-    features = _features(9)
-    features[4] = np.nan
-    frames, log_probs, _ = _run(random_head(N_STATE, bias=1e4), features, tmp_path)
-    assert frames.tolist() == [2, 3, 4, 5, 6] and np.isnan(log_probs).all()
-
-
 def test_a_head_is_one_file_with_its_metadata(tmp_path: Path) -> None:
     write_ctc_graph(tmp_path / "ctc.onnx", random_head(N_STATE), {"key": "value"})
     assert [path.name for path in tmp_path.iterdir()] == ["ctc.onnx"]

@@ -95,15 +95,6 @@ def test_a_model_of_one_language_is_asked_for_no_other(pulls: list[str]) -> None
     assert default_model("en").name == "distil-large-v3"
 
 
-def test_the_english_one_where_there_is_no_other(pulls: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    english = install("tiny.en", tokens=ENGLISH)
-    assert default_model() == english
-    assert "model tiny.en; -m NAME takes another" in capsys.readouterr().err
-    assert default_model(quiet=True) == english
-    assert not capsys.readouterr().err and not pulls
-    assert default_model("de").name == "whisper-tiny" and pulls == ["whisper-tiny"]
-
-
 def test_memory_decides_and_the_smallest_runs_anyhow(monkeypatch: pytest.MonkeyPatch, pulls: list[str]) -> None:
     large, small = install("large", layers=4), install("small", layers=1)
     (large / "decoder.data").write_bytes(bytes(1_000_000))

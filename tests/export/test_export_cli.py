@@ -49,13 +49,6 @@ def test_without_a_folder_it_goes_into_the_store(tmp_path: Path) -> None:
     assert store.find("My-Model-v2").samefile(made.path)
 
 
-def test_the_next_command_names_a_bundle_of_the_store(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(checkpoint()), "--name", "mine", "--precision", "fp32"]) == 0
-    said = capsys.readouterr()
-    assert said.err.endswith("next: specedge transcribe talk.wav -m mine\n")
-    assert "drafting is exact here; checked: its numbers are the checkpoint's to within 0.00" in said.out
-
-
 def test_an_unusual_error_is_said() -> None:
     check = {"row_invariance": {"exact": False}, "features_relative_error": 0.2, "logits_relative_error": 0.1}
     manifest = SimpleNamespace(selfcheck=check, precision="int8")
@@ -66,15 +59,12 @@ def test_an_unusual_error_is_said() -> None:
     )
 
 
-def test_other_precisions_do_not_take_the_plain_name() -> None:
-    assert export_to(str(checkpoint()), precision="fp32").manifest.name == "plain-fp32"
-
-
 def test_int4_is_made_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(checkpoint()), "-o", str(tmp_path / "out"), "--precision", "int4"]) == 0
     assert "int4 is smaller, not faster, and costs accuracy" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_bundle_is_replaced_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
     assert main(["export", str(checkpoint()), "-o", out]) == 0

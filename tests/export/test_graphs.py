@@ -79,22 +79,6 @@ def test_outputs_are_those_of_transformers(precision: str, variant: str) -> None
         assert np.abs(got_features - features).max() < 1e-3 and np.abs(got_logits - logits).max() < 1e-3
 
 
-@pytest.mark.parametrize("variant", ["plain", "odd lengths", "one head of 64"])
-def test_every_position_of_the_text_is_used(variant: str) -> None:
-    """A full text, in one pass and in several, against transformers."""
-    n_text_ctx = bundle("fp32", variant).manifest.dims.n_text_ctx
-    mel, ids = window(variant, seed=1), random_ids(variant, n_text_ctx, seed=1)
-    _, logits = expected_of(peer(variant), mel, ids)
-    made = engine("fp32", variant)
-    state = made.start(made.encode(mel))
-    got = []
-    for start in range(0, n_text_ctx, 13):
-        got.append(made.forward(state, ids[start : start + 13]).copy())
-        made.commit(state, len(got[-1]))
-    made.release(state)
-    assert np.abs(np.concatenate(got) - logits).max() < 1e-3
-
-
 @pytest.mark.parametrize("n_frames", [2, 50, 131, 199])
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_a_short_window_is_a_model_with_fewer_positions(precision: str, n_frames: int, tmp_path: Path) -> None:
@@ -133,14 +117,6 @@ def test_loud_channels_of_the_first_attention_cost_no_precision(precision: str, 
     exact = engine("fp32").encode(mel).hidden
     error, error_of_plain = (relative_error(made.encode(mel).hidden, exact) for made in (loud, engine(precision)))
     assert error < 1.05 * error_of_plain
-
-
-def test_the_cut_of_one_window_does_not_touch_the_next() -> None:
-    made = engine("int8")
-    mel = window("plain", seed=3)
-    first = made.encode(mel).hidden.copy()
-    made.encode(mel[:, :64])
-    assert (made.encode(mel).hidden == first).all()
 
 
 def test_a_width_that_no_block_divides_is_named(tmp_path: Path) -> None:

@@ -276,14 +276,6 @@ def test_a_full_disk_is_a_resource_error(fake: FakeHub, tmp_path: Path, monkeypa
         hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
 
 
-def test_no_progress_bar_unless_on_a_terminal(fake: FakeHub, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled
-
-    before = are_progress_bars_disabled()
-    hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, progress=lambda line: None)
-    assert capfd.readouterr() == ("", "") and are_progress_bars_disabled() == before
-
-
 @pytest.mark.parametrize("name", ["tinny", "C:\\models\\x", "../up", "a/b/c", "tiny.pt", "x.safetensors"])
 def test_a_name_that_means_nothing_says_what_was_looked_for(name: str) -> None:
     with pytest.raises(CheckpointError, match="no such folder or .pt file, no such short name"):

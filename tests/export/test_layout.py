@@ -84,16 +84,6 @@ def test_a_larger_vocabulary_changes_nothing_below(layout: Layout, n_more: int) 
     assert (special.n_vocab, special.timestamp_end) == (layout.n_vocab + n_more, layout.n_vocab)
 
 
-def test_a_layout_of_its_own() -> None:
-    layout = Layout.of(1000, 100, False)
-    special = read_layout({**layout.specials, **layout.timestamps}, {}, _generation(layout), 1000)
-    assert (special.eot, special.timestamp_begin, special.n_timestamps) == (887, 899, 101)
-    assert list(special.languages) == ["en", "zh", "de", "es"]
-    english = Layout.of(1000, 100, True)
-    special = read_layout({**english.specials}, {}, _generation(english), 1000)
-    assert not special.is_multilingual and special.n_timestamps == 101
-
-
 def test_a_language_of_its_own() -> None:
     generation = _generation(TINY)
     generation["lang_to_id"]["<|gsw|>"] = 51865
@@ -107,12 +97,6 @@ def test_a_language_of_its_own() -> None:
     added |= {"<|0.00|>": 50364}
     special = read_layout(added, {}, generation, 51865)
     assert special.languages["gsw"] == 50357 and "su" not in special.languages
-
-
-def test_is_multilingual_of_the_generation_config_rules() -> None:
-    assert read_layout({}, {}, {"is_multilingual": False}, 51865).languages == {}
-    assert read_layout({}, {}, {}, 51865).is_multilingual
-    assert read_layout({**TINY_EN.specials}, {}, {}, 51864).languages == {}
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import pytest
 from specedge.errors import CheckpointError
 from specedge.export import openai_pt
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.openai_pt import canonical_name, derive_configs
 from specedge.export.spec import expected_shapes
-from support.checkpoints import Layout, make_checkpoint
+from support.checkpoints import make_checkpoint
 from support.edits import read_tensors
 
 
@@ -88,26 +87,3 @@ def test_a_published_file_is_known_by_its_hash(tmp_path: Path, torch: Any, monke
     (tmp_path / "tiny.pt").rename(tmp_path / "mine.pt")
     with open_checkpoint(tmp_path / "mine.pt") as opened:
         assert opened.spec.source.revision is None
-
-
-def test_openai_names_follow_its_source() -> None:
-    assert canonical_name("decoder.blocks.11.cross_attn.key.weight") == (
-        "model.decoder.layers.11.encoder_attn.k_proj.weight"
-    )
-    assert canonical_name("encoder.ln_post.bias") == "model.encoder.layer_norm.bias"
-    assert canonical_name("decoder.ln.weight") == "model.decoder.layer_norm.weight"
-
-
-@pytest.mark.parametrize(("n_vocab", "en"), [(51864, True), (51865, False), (51866, False)])
-def test_the_generator_lays_special_tokens_out_as_whisper_does(n_vocab: int, en: bool) -> None:
-    """Its layout and the one derived from a `.pt`'s n_vocab were written apart."""
-    layout = Layout.of(n_vocab, 1500, en)
-    dims = dict.fromkeys(("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"), 4)
-    dims |= dict.fromkeys(("n_text_ctx", "n_text_head", "n_text_layer", "n_text_state"), 4) | {"n_vocab": n_vocab}
-    config, generation = derive_configs(dims, n_audio_ffn=16, n_text_ffn=16, where="x")
-    assert config["decoder_start_token_id"] == layout.specials["<|startoftranscript|>"]
-    assert generation["no_timestamps_token_id"] == layout.specials["<|notimestamps|>"]
-    assert generation["prev_sot_token_id"] == layout.specials["<|startofprev|>"]
-    assert sorted(generation["suppress_tokens"]) == sorted(layout.suppressed)
-    languages = {f"<|{code}|>": layout.specials[f"<|{code}|>"] for code in layout.languages}
-    assert generation.get("lang_to_id", {}) == ({} if en else languages)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,15 +134,6 @@ def test_further_indexes_and_local_folders(index: FakeIndex, tmp_path: Path) -> 
     assert [name for name, _ in index.ranges] == [FIRST]
 
 
-def test_an_index_in_a_folder(tmp_path: Path) -> None:
-    for name, project in ((FIRST, "some-whisper-1"), (SECOND, "some-whisper-2")):
-        (tmp_path / "simple" / project).mkdir(parents=True)
-        (tmp_path / "simple" / project / name).write_bytes(WHEELS[name])
-        (tmp_path / "simple" / project / "index.html").write_text(f'<a href="{name}">{name}</a>')
-    settings = IndexSettings(indexes=((tmp_path / "simple").as_uri(),))
-    assert is_whole(fetch_packaged(KNOWN, tmp_path / "out", settings))
-
-
 def test_a_password_goes_to_the_index_and_into_no_message(index: FakeIndex, tmp_path: Path) -> None:
     index.credentials = "Basic " + base64.b64encode(b"me:s/ecret").decode()
     settings = IndexSettings(indexes=(f"http://me:s%2Fecret@{index.address}/simple",))
@@ -184,17 +174,6 @@ def pip_says(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "CERT", "PROXY", "NO_INDEX"):
         monkeypatch.delenv(f"PIP_{name}", raising=False)
     return lines
-
-
-def test_without_settings_it_is_pip_s_own(pip_says: list[str]) -> None:
-    (index,) = read_settings().indexes
-    assert index.startswith("https://") and index.endswith("/simple")
-
-
-def test_without_a_pip_there_are_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_index.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://a.example/simple/")
-    assert read_settings().indexes == ("https://a.example/simple",)
 
 
 def test_variables_win_over_files(pip_says: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -256,17 +235,3 @@ def test_both_reasons_where_neither_has_it(monkeypatch: pytest.MonkeyPatch) -> N
         sources.fetch_checkpoint("small")
     with pytest.raises(hub.UnreachableError):  # a revision is the hub's
         sources.fetch_checkpoint("base", revision="main")
-
-
-def test_the_catalogue_s_packages_are_complete() -> None:
-    for name, places in catalogue.PACKAGED.items():
-        for known in places:
-            assert known.hub_id == catalogue.CHECKPOINTS[name].hub_id and known.licence
-            packages = {package.name for package in known.packages}
-            assert {package for file in known.files for package, _ in file.parts} == packages
-            names = {file.name for file in known.files}  # what faster-whisper's own folders hold
-            assert {"model.bin", "config.json", "tokenizer.json"} < names and any(
-                "vocabulary." in name for name in names
-            )
-            assert all(len(file.sha256) == 64 and file.size_bytes and file.parts for file in known.files)
-    assert json.dumps(sorted(catalogue.PACKAGED)) == '["whisper-base", "whisper-tiny.en"]'

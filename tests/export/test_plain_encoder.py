@@ -8,10 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from specedge.export import selfcheck
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.layers import PRECISIONS
 from specedge.export.selfcheck import relative_error
 from specedge.runtime.bundle.bundle import Bundle, encoder_fingerprint
 from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH
@@ -80,10 +78,3 @@ def test_a_bundle_does_not_get_it_in_place(capsys: pytest.CaptureFixture[str]) -
     """Its weights are rounded already."""
     assert main(["export", str(bundle("int8").path), "--learnable", "--encoder-plain"]) == 2
     assert "in place" in capsys.readouterr().err
-
-
-def test_the_bound_of_the_plain_encoder_is_that_of_int8() -> None:
-    """It has weights of 8 bits in bundles of 4 bits too."""
-    numbers = {f"{part}_relative_error": 0.0 for part in ("features", "logits", "scores")}
-    with pytest.raises(selfcheck.ExactnessError):
-        selfcheck.check_errors({**numbers, "plain_features_relative_error": 0.5}, PRECISIONS["int4"])

@@ -55,17 +55,6 @@ def test_a_hub_id_becomes_a_model_of_that_name(fake: FakeHub, capsys: pytest.Cap
     assert "model.safetensors" in fake.fetched
 
 
-def test_pull_then_list_path_and_rm(fake: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models", "pull", "tiny"]) == 0
-    capsys.readouterr()
-    assert main(["models", "show", "--path", "whisper-tiny"]) == 0
-    assert Path(capsys.readouterr().out.strip()) == store.find("tiny")
-    assert main(["models", "show", "tiny"]) == 0
-    assert "openai/whisper-tiny" in capsys.readouterr().out
-    assert main(["models", "rm", "whisper-tiny"]) == 0
-    assert not (store.folder() / "whisper-tiny").exists()
-
-
 def test_what_was_fetched_once_is_exported_offline(
     fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +110,7 @@ def test_an_installed_model_gets_its_draft_later_and_keeps_it(
     assert fake.fetched.count("model.safetensors") == 2
 
 
+@pytest.mark.slow
 def test_export_with_draft(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "small", "--with-draft", "-o", str(tmp_path / "out")]) == 0
     assert draft_inside(tmp_path / "out") == ("whisper-tiny", False)

@@ -114,13 +114,6 @@ def test_stretches_of_audio_do_not_see_each_other(precision: str) -> None:
     assert alone.hidden.tobytes() == whole.hidden.tobytes() and second.n_audio == whole.n_audio
 
 
-def test_packed_weights_are_kept_for_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
-    engine, mel = SpeechEngine(qwen_bundle(), threads=1), mel_of(850)
-    assert len(list((tmp_path / "cache" / "prepacked").iterdir())) == 1
-    assert engine.encode(mel).hidden.tobytes() == qwen_engine().encode(mel).hidden.tobytes()
-
-
 def config(where: str, **changes: Any) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         value = json.loads((folder / "config.json").read_text())

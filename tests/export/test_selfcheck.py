@@ -12,20 +12,18 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import ExactnessError
-from specedge.export import decoder_graph, encoder_graph, layers
+from specedge.export import decoder_graph, layers
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
 from specedge.export.layers import PRECISIONS, quantize_columns
 from specedge.export.onnx_builder import CONTRIB, GraphBuilder
-from specedge.export.selfcheck import TEST_TEXT, check_bundle, check_ids, relative_error
+from specedge.export.selfcheck import TEST_TEXT, check_bundle, check_ids
 from specedge.runtime.bundle.manifest import MANY_GRAPH
 from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine.engine import Engine
 from support.checkpoints import make_checkpoint
 from support.exported import bundle, checkpoint
-
-Linear = Callable[..., str]
 
 
 def export(out: Path, precision: str) -> Any:
@@ -81,13 +79,6 @@ def test_a_sum_that_depends_on_where_rows_lie_in_memory_is_found(
     assert made.manifest.selfcheck["row_invariance"]["exact"] is False
 
 
-def test_an_encoder_may_round_as_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows never change company, so only its accuracy is checked."""
-    monkeypatch.setattr(encoder_graph, "linear", coupled_linear)
-    made = export(tmp_path / "out", "int8")
-    assert made.manifest.selfcheck["row_invariance"]["exact"] is True
-
-
 class Changed:
     """The checkpoint's weights, one of them changed."""
 
@@ -139,16 +130,6 @@ def test_an_align_graph_of_other_heads_is_refused() -> None:
         check_bundle(turned, source, source.spec, PRECISIONS["fp32"])
 
 
-def test_the_numbers_are_for_the_manifest() -> None:
-    check = bundle("fp32").manifest.selfcheck
-    assert check["features_max_error"] < 1e-3 and check["logits_max_error"] < 1e-3 and check["argmax_agreement"] == 1
-    assert check["scores_relative_error"] < 1e-5
-    rows = check["row_invariance"]["rows"]
-    assert {row["rows_per_pass"] for row in rows} == {1, 2, 3, 5, 8, 16}
-    assert all(row["n_differing"] == 0 and row["n_compared"] >= 40 for row in rows)
-    assert np.array(check["golden"]).shape == (6, 8)
-
-
 def test_the_check_asks_as_a_transcription_does() -> None:
     made = bundle("fp32")
     ids = check_ids(made)
@@ -156,9 +137,3 @@ def test_the_check_asks_as_a_transcription_does() -> None:
     assert made.tokenizer.decode(ids[4:]) == TEST_TEXT
     narrow = replace(made.manifest, dims=replace(made.manifest.dims, n_text_ctx=6))
     assert check_ids(replace(made, manifest=narrow)) == ids[:6]
-
-
-def test_relative_error_of_nothing_is_finite() -> None:
-    zeros = np.zeros((2, 3), np.float32)
-    assert relative_error(zeros, zeros) == 0
-    assert relative_error(zeros + 1, zeros) > 1e6

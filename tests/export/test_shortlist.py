@@ -17,7 +17,6 @@ from specedge.export.checkpoint import open_checkpoint
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.bundle.manifest import SHORTLIST_GRAPH, VECTORS_GRAPH
 from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 from specedge.runtime.drafters.registry import make_drafter
@@ -115,10 +114,3 @@ def test_it_changes_no_text(case: str, tmp_path: Path) -> None:
 def test_a_draft_that_learns_knows_all(tmp_path: Path) -> None:
     made = bundling.add_learn_graphs(exported(tmp_path).path)
     assert DraftModel(made, threads=1, cache=False, learns=True).shortlist is None
-
-
-def test_of_whispers_vocabularies_it_is_the_lowest_ids_and_all_special_tokens() -> None:
-    assert shortlist_spans(51_872, 50_257) == ((0, 8_192), (50_256, 51_872))
-    assert shortlist_spans(51_864, 50_256) == ((0, 8_192), (50_256, 51_864))
-    assert shortlist_spans(1_008, 500) is None
-    assert not {SHORTLIST_GRAPH, VECTORS_GRAPH} & bundle().manifest.graphs.keys()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,8 @@ import pytest
 
 from specedge.errors import CheckpointError
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.spec import Source, Spec, expected_shapes
-from support.checkpoints import SIZES, make_checkpoint, tensors
+from support.checkpoints import make_checkpoint
 from support.edits import edit_config
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_the_generator_writes_what_an_export_reads(size: str, tmp_path: Path) -> None:
-    """Every published shape: the list of names and shapes, without writing gigabytes."""
-    shape = SIZES[size]
-    make_checkpoint(tmp_path, tokenizer=False)
-    keys = {"d_model": shape.n_state, "encoder_layers": shape.n_audio_layer, "decoder_layers": shape.n_text_layer}
-    keys |= {"encoder_attention_heads": shape.n_head, "decoder_attention_heads": shape.n_head}
-    keys |= {"encoder_ffn_dim": 4 * shape.n_state, "decoder_ffn_dim": 4 * shape.n_state, "num_mel_bins": shape.n_mels}
-    keys |= {"max_source_positions": shape.n_audio_ctx, "max_target_positions": shape.n_text_ctx}
-    config = json.loads((tmp_path / "config.json").read_text()) | keys | {"vocab_size": shape.n_vocab}
-    spec = Spec.from_config(config, source=Source(kind="folder", id="x"), where="x")
-    assert dict(expected_shapes(spec)) == dict(tensors(shape))
-    assert spec.dims.n_audio_state == shape.n_state and spec.n_text_ffn == 4 * shape.n_state
 
 
 @pytest.mark.parametrize(
@@ -55,20 +38,6 @@ def test_a_config_that_does_not_fit_is_named(changes: dict[str, Any], message: s
     with pytest.raises(CheckpointError, match=message) as caught:
         open_checkpoint(folder)
     assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
-
-
-def test_null_is_as_good_as_nothing(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path, tokenizer=False)
-    with open_checkpoint(folder) as plain:
-        expected = plain.spec
-    keys = ("tie_word_embeddings", "scale_embedding", "activation_function", "quantization_config", "eos_token_id")
-    edit_config(folder, **dict.fromkeys(keys))
-    generation, preprocessor = folder / "generation_config.json", folder / "preprocessor_config.json"
-    generation.write_text(json.dumps(dict.fromkeys(json.loads(generation.read_text()))))
-    preprocessor.write_text(json.dumps(dict.fromkeys(json.loads(preprocessor.read_text()))))
-    with open_checkpoint(folder) as opened:
-        assert opened.spec.dims == expected.dims and opened.spec.tied
-        assert opened.spec.generation["suppress_tokens"] == opened.spec.config["suppress_tokens"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "[" * 100_000, "\xff\xfe"])

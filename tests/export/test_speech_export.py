@@ -22,11 +22,10 @@ from specedge.export.spec import SafetensorsSource
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.dims import SpeechDims
 from specedge.runtime.bundle.manifest import Manifest, check_fit
-from specedge.runtime.text.speech_tokens import SpeechTokens
 from support.edits import read_tensors, write_tensors
 from support.exported import bundle
 from support.qwen_checkpoints import N_VOCAB, make_qwen, qwen_bundle
-from support.speech_checkpoints import N_CONTROL, checkpoint, export_speech, make_voxtral, noise, speech_bundle
+from support.speech_checkpoints import checkpoint, export_speech, make_voxtral, noise, speech_bundle
 
 
 def test_the_manifest_says_what_the_model_is() -> None:
@@ -37,28 +36,6 @@ def test_the_manifest_says_what_the_model_is() -> None:
     assert isinstance(dims, SpeechDims)
     assert (dims.n_audio_rows, dims.n_kv_head, dims.head_dim, dims.n_stacked) == (25, 2, 32, 4)
     assert Manifest.from_bytes(manifest.to_bytes(), "again") == manifest
-
-
-def test_control_tokens_lie_behind_the_text() -> None:
-    found = speech_bundle()
-    tokens, tokenizer = found.manifest.tokens, found.tokenizer
-    assert isinstance(tokens, SpeechTokens)
-    n = found.manifest.dims.n_vocab - N_CONTROL
-    assert tokens.eot == n  # </s>
-    assert tokens.before == (n + 2, n + 3, n + 25) and tokens.begin == (n + 34,)
-    assert tokenizer.decode(tokens.languages["en"]) == "lang:en"
-    assert [tokenizer.decode([id_]) for id_ in tokens.languages["en"]] == ["lang", ":en"]
-    audio = [n + N_CONTROL, n + N_CONTROL + 1]
-    assert tokens.prompt(2, "en") == [*tokens.before, *audio, n + 4, *tokens.languages["en"], n + 34]
-    assert tokens.language_in(tokens.prompt(2, "de")) == "de" and tokens.language_in(tokens.prompt(2)) is None
-
-
-def test_rows_of_the_vocabulary_move_with_their_ids() -> None:
-    stored = read_tensors(checkpoint() / "model.safetensors")["language_model.lm_head.weight"]
-    with open_checkpoint(checkpoint()) as opened:
-        moved = opened.tensor("proj_out.weight")
-    assert (moved[:-N_CONTROL] == stored[N_CONTROL:]).all()
-    assert (moved[-N_CONTROL] == stored[2]).all() and (moved[-1] == stored[N_CONTROL - 1]).all()
 
 
 def text_config(**changes: Any) -> Any:

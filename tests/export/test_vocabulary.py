@@ -14,7 +14,6 @@ import pytest
 from specedge.errors import CheckpointError
 from specedge.export.vocabulary import built_in_table, read_vocabulary, standard_layout
 from specedge.runtime.text.tokenizer import Tokenizer
-from specedge.runtime.text.words import split_words
 from support.checkpoints import SIZES, Layout, generation_config
 from support.vocab import GPT2_PATTERN, HF_FILES, mixed_text, spell, table, toy_ranks, write_hf_tokenizer
 
@@ -63,19 +62,6 @@ def test_what_a_fine_tune_added_is_kept(files: tuple[str, ...], tmp_path: Path) 
     assert tokenizer.decode([1000, 1001, 1002, 1009, 900]) == "Grüße[x]"
     ranks, _ = read_vocabulary(tmp_path, {}, {}, 1002)  # the tokenizer was extended and the weights were not
     assert len(ranks) == 1001 and ranks[1000] == "Grüße".encode()
-
-
-def test_a_vocabulary_whose_only_token_with_a_space_is_the_space(tmp_path: Path) -> None:
-    """CrisperWhisper's kind (arXiv 2408.16589): pauses fall on the space, words are those of others."""
-    ranks = [token for token in table("multilingual") if len(token) == 1 or b" " not in token][: MICRO.n_text]
-    write_hf_tokenizer(tmp_path, MICRO, ranks=ranks)
-    read, special = read_vocabulary(tmp_path, {}, {}, 1000)
-    assert list(read) == ranks
-    tokenizer = Tokenizer(read, special)
-    ids = tokenizer.encode(" the rest, uh the end.")
-    assert tokenizer.decode(ids) == " the rest, uh the end." and ids.count(ranks.index(b" ")) == 5
-    words = [word.text for word in split_words([*ids, special.eot], tokenizer, "en")[:-1]]
-    assert words == [" the", " rest", ",", " uh", " the", " end", "."]
 
 
 def _vocab(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -132,17 +118,6 @@ CHANGES: dict[str, Callable[[Merges], Any]] = {
     "backwards": lambda merges: merges[::-1],
     "no pairs": lambda merges: ["a b c", 5, ["x"], *merges],
 }
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_merges_do_not_matter(change: str, tmp_path: Path) -> None:
-    """Openai-whisper has none: it merges by id."""
-    write_hf_tokenizer(tmp_path, MICRO, files=("tokenizer.json",))
-    path = tmp_path / "tokenizer.json"
-    data = json.loads(path.read_text(encoding="utf-8"))
-    data["model"]["merges"] = CHANGES[change](data["model"]["merges"])
-    path.write_text(json.dumps(data), encoding="utf-8")
-    _gives_what_tiktoken_gives(tmp_path)
 
 
 @pytest.mark.parametrize("merges", [None, "", "#version: 0.2\n", "#version: 0.2\nt h\nt h\n", "a b c"])

@@ -186,14 +186,6 @@ def test_two_drivers_do_not_share_a_folder(tmp_path: Path) -> None:
     assert len(_run(paths, tmp_path / "out")) == 2
 
 
-def test_a_file_that_is_named_twice_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _files(tmp_path, 1)
-    monkeypatch.chdir(tmp_path)
-    assert [record.path for record in _run(["0.wav", "./0.wav", str(tmp_path / "0.wav")], tmp_path / "out")] == [
-        "0.wav"
-    ]
-
-
 def _texts(out: Path) -> dict[str, str]:
     return {path.relative_to(out / "texts").as_posix(): path.read_text() for path in out.rglob("texts/**/*.*")}
 

@@ -85,6 +85,7 @@ def test_a_result_names_the_provider_that_its_features_are_from(
     assert plain.state == "done" and plain.name != result.stem
 
 
+@pytest.mark.slow
 def test_the_text_is_that_of_batched_mode(tmp_path: Path) -> None:
     sample = str(samples()[0])
     (record,) = transcribe([sample], tmp_path / "out", cluster=Serial(), language="en")

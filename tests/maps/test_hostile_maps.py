@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from specedge.errors import MapError
 from specedge.maps import token_map
 from specedge.maps.build import BuildOptions
-from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
 from support.token_maps import FINGERPRINT, N_TEXT, answers, make_map, sealed, sections_of
 
@@ -150,14 +149,6 @@ def test_each_lie_of_a_well_sealed_map(  # type: ignore[no-untyped-def]
     contents[section] = change(contents[section])
     found = _refusal(tmp_path, sealed(contents))
     assert any(part in found for part in message.split("|")), found
-
-
-def test_ids_after_an_end_inside_a_candidate_are_cut_off(sound: bytes, tmp_path: Path) -> None:
-    contents = sections_of(sound)
-    contents["pool"] = _u(2, END) * (len(contents["pool"]) // 2)
-    with _opened(tmp_path, sealed(contents)) as opened:
-        for candidate in opened.lookup([1], 1):
-            assert candidate.tokens == () and candidate.ends and len(candidate.confidences) == 1
 
 
 def test_sections_out_of_order_or_with_bytes_between_are_refused(sound: bytes, tmp_path: Path) -> None:

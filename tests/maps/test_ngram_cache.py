@@ -12,7 +12,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from specedge.maps import ngram_cache
 from specedge.maps.ngram_cache import ENTRY_BYTES, LAX, MAX_ID, PAIR_BYTES, STRICT, NgramCache, ngrams
 
 _ids = st.integers(0, 6) | st.sampled_from([0xFFFF, 50364, -1, 1 << 16, MAX_ID, MAX_ID + 1])
@@ -112,14 +111,6 @@ def test_drafts_follow_samples_and_shares() -> None:
     assert cache.draft([7], 9) == ([], [])  # 50 % of two
     cache.learn([7, 8])
     assert cache.draft([7], 9) == ([8], [pytest.approx(2 / 3)])
-
-
-def test_counts_do_not_grow_for_ever() -> None:
-    cache = NgramCache()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngram_cache, "MAX_COUNT", 99)
-        cache.learn([1, 2] * 120 + [1, 3])
-    assert cache.pairs([1]) == [(2, 70), (3, 1)]
 
 
 def test_threads_share_a_cache() -> None:

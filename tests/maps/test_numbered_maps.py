@@ -16,7 +16,7 @@ from specedge.maps import build as build_module
 from specedge.maps import merge as merge_module
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.merge import merge
-from specedge.maps.tmap_format import END, END_ID, MAX_N_TEXT, MAX_TOKENS
+from specedge.maps.tmap_format import END, END_ID, MAX_TOKENS
 from specedge.maps.token_map import NgramIndex, TokenMap
 from support.token_maps import FINGERPRINT, N_TEXT, make_map, sealed, sections_of
 
@@ -76,20 +76,6 @@ def test_a_large_vocabulary_says_what_a_small_one_says(sentences: list[list[int]
                     assert found.log_shares.tolist() == expected.log_shares.tolist()
 
 
-@settings(max_examples=6)
-@given(left=_corpora, right=_corpora)
-def test_merged_maps_say_what_small_ones_merged_say(left: list[list[int]], right: list[list[int]]) -> None:
-    options = BuildOptions(min_count=1)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        small = [TokenMap.open(make_map(folder / f"s{i}", part, options)) for i, part in enumerate((left, right))]
-        wide = [TokenMap.open(_wide_map(folder / f"w{i}", part, options)) for i, part in enumerate((left, right))]
-        merge(small, folder / "small.tmap")
-        merge(wide, folder / "wide.tmap")
-        with TokenMap.open(folder / "small.tmap") as one, TokenMap.open(folder / "wide.tmap") as other:
-            _check_same(one, other, [*left, *right])
-
-
 def test_rare_ids_beyond_what_a_map_holds_end_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_module, "MAX_TOKENS", 3)
     path = tmp_path / "x.tmap"
@@ -110,16 +96,6 @@ def test_maps_with_too_many_ids_together_are_not_merged(tmp_path: Path, monkeypa
     with pytest.raises(UsageError, match="4 different token ids together, expected at most 3"):
         merge(maps, tmp_path / "merged.tmap")
     assert not (tmp_path / "merged.tmap").exists()
-
-
-def test_a_small_vocabulary_is_written_as_ever(tmp_path: Path) -> None:
-    assert make_map(tmp_path / "a", [[1, 2]] * 2).read_bytes()[:8] == b"\x89TMAP1\r\n"
-    build([[1, 2]] * 2, tmp_path / "b", n_text=MAX_TOKENS, fingerprint=FINGERPRINT)
-    assert (tmp_path / "b").read_bytes()[:8] == b"\x89TMAP1\r\n"
-    build([[1, 2]] * 2, tmp_path / "c", n_text=MAX_TOKENS + 1, fingerprint=FINGERPRINT)
-    assert (tmp_path / "c").read_bytes()[:8] == b"\x89TMAP3\r\n"
-    with pytest.raises(UsageError, match="vocabulary of"):
-        build([[1]], tmp_path / "d", n_text=MAX_N_TEXT + 1, fingerprint=FINGERPRINT)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specedge.errors import MapError, UsageError
 from specedge.maps import build as build_module
-from specedge.maps.build import BuildOptions, build
+from specedge.maps.build import BuildOptions
 from specedge.maps.tmap_format import COUNTS, END, quantise_count, text_fingerprint
 from specedge.maps.token_map import Candidate, TokenMap
 from support.token_maps import FINGERPRINT, N_TEXT, best_path, make_map, occurrences
@@ -114,12 +114,6 @@ def test_the_start_of_a_sentence_is_a_key(tmp_path: Path) -> None:
         assert opened.lookup([END], 1) == () and opened.lookup([END, 7], 2) == ()
 
 
-def test_the_commonest_ids_come_first(tmp_path: Path) -> None:
-    with TokenMap.open(make_map(tmp_path / "x.tmap", 2 * [[7, 5, 9]] + 3 * [[7, 4]])) as opened:
-        assert opened.commonest(2) == [7, 4]
-        assert set(opened.commonest(99)) == {4, 5, 7, 9}
-
-
 @pytest.mark.parametrize("n", [-1, 0, 5, 6, 99])
 def test_orders_that_a_map_has_not_find_nothing(tmp_path: Path, n: int) -> None:
     with TokenMap.open(make_map(tmp_path / "x.tmap", SENTENCES)) as opened:
@@ -150,14 +144,6 @@ def test_a_budget_drops_the_least_valuable_keys(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="budget of 300 bytes is too small"):
         make_map(tmp_path / "no.tmap", sentences, BuildOptions(budget_bytes=300))
     assert not (tmp_path / "no.tmap").exists()
-
-
-def test_more_occurrences_than_fit_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sentences = [[1, 2, 3]] * 64
-    monkeypatch.setattr(build_module, "_LARGEST_BATCH", 8)
-    monkeypatch.setattr(build_module, "_BATCH", 1)
-    with TokenMap.open(make_map(tmp_path / "x.tmap", sentences)) as opened:
-        assert opened.lookup([1], 1)[0] == Candidate((2, 3), 64, (1.0, 1.0, 1.0), True)
 
 
 def test_frequent_ids_are_sampled_alone_and_counted_whole_in_longer_keys(
@@ -191,17 +177,3 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
 def test_specials_do_not_count_for_the_fingerprint() -> None:
     ranks = [b"a", b"b", b""]
     assert text_fingerprint(ranks, 2) == text_fingerprint([b"a", b"b"], 2) != text_fingerprint([b"ab", b""], 2)
-
-
-def test_a_closed_map_says_so(tmp_path: Path) -> None:
-    opened = TokenMap.open(make_map(tmp_path / "x.tmap", SENTENCES))
-    opened.close()
-    opened.close()
-    with pytest.raises(MapError, match="closed"):
-        opened.lookup([1], 1)
-
-
-def test_progress_reaches_the_total(tmp_path: Path) -> None:
-    seen: list[tuple[str, int, int]] = []
-    build(SENTENCES, tmp_path / "x.tmap", n_text=N_TEXT, fingerprint=FINGERPRINT, on_progress=lambda *s: seen.append(s))
-    assert seen and seen[-1][1] == seen[-1][2] > 0

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.maps.word_cache import ENTRY_BYTES, ID_BYTES, WordCache
-from specedge.runtime.papers.across_words import direct_map
 
 RUNS = st.lists(st.integers(0, 60_000), min_size=1, max_size=6).map(tuple)
 PRICE = ENTRY_BYTES + 3 * ID_BYTES
@@ -48,16 +47,3 @@ def test_the_price_is_no_less_than_what_python_takes() -> None:
         sys.getsizeof(a) + sys.getsizeof(b) + 28 * (len(a) + len(b)) for a, b in cache.items()
     )
     assert held <= cache.size_bytes
-
-
-def test_runs_that_are_too_long_or_empty_are_not_kept() -> None:
-    cache = WordCache()
-    cache.put((), (1,))
-    cache.put((1,), ())
-    cache.put(tuple(range(65)), (1,))
-    assert len(cache) == 0
-
-
-def test_tokens_are_the_same_by_their_bytes() -> None:
-    source, target = [b"a", b"\xff", b" the", b"", b"zz"], [b"\xff", b" the", b"", b"a"]
-    assert direct_map(source, target).tolist() == [3, 0, 1, -1, -1]

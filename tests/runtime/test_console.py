@@ -62,11 +62,6 @@ def test_audio_shows_times_speed_and_what_is_left(monkeypatch: pytest.MonkeyPatc
     assert terminal.getvalue().endswith("stdin  1:05  6.5x")
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (59.6, "1:00"), (3725, "1:02:05"), (-1, "0:00")])
-def test_clock(seconds: float, shown: str) -> None:
-    assert module.clock(seconds) == shown
-
-
 def test_redraws_are_rare_and_more_than_the_total_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

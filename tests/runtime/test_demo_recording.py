@@ -38,7 +38,7 @@ def recording(seed: int) -> tuple[NDArray[np.float32], list[tuple[str, float, fl
     return samples + 1e-3 * np.random.default_rng(seed).standard_normal(len(samples)).astype(np.float32), truth
 
 
-@pytest.mark.parametrize("drafter", ["none", "tokenmap"])
+@pytest.mark.parametrize("drafter", ["tokenmap", pytest.param("none", marks=pytest.mark.slow)])
 def test_ten_sentences_with_pauses_come_out_complete_and_in_time(drafter: str) -> None:
     samples, truth = recording(2)
     segments = list(specedge.WhisperModel("demo").transcribe(samples, "en", drafter=drafter)[0])

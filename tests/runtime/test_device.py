@@ -107,10 +107,6 @@ def test_features_of_arm(machine: Write) -> None:
     assert isa().features == ("asimd", "asimddp", "i8mm")
 
 
-def test_without_a_list_the_features_are_unknown() -> None:
-    assert isa().features == ()
-
-
 def test_the_key_tells_machines_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Isa(machine="x86_64", features=("avx2",), model="a")
     keys = {one.key, Isa(machine="x86_64", features=("avx2", "fma"), model="a").key}

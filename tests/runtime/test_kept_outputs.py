@@ -99,7 +99,7 @@ def _stopped(*arguments: str, number: int = signal.SIGINT) -> str:
 
 
 @posix_only
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_older_transcript_stays_where_one_is_stopped(here: Path, number: int) -> None:
     wav("talk.wav", 120)
     Path("out").mkdir()

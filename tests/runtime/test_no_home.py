@@ -34,6 +34,7 @@ def run(*arguments: str, **variables: str) -> tuple[int, str, list[str]]:
     return done.returncode, done.stdout, lines
 
 
+@pytest.mark.slow
 def test_the_default_model_and_a_folder_run(tmp_path: Path) -> None:
     recording = str(samples()[0])
     code, text, lines = run("transcribe", recording)

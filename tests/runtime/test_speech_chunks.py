@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.runtime.audio.audio import open_audio
-from specedge.runtime.batched import quietest, speech_chunks
+from specedge.runtime.batched import speech_chunks
 from support.sound import NOISE
 
 RATE = 16_000
@@ -36,10 +36,6 @@ def test_speech_without_a_pause_is_cut_where_it_is_quietest() -> None:
     samples[7000:8700] *= 0.001
     chunks = list(speech_chunks(open_audio(samples), 9000, lambda: [30_000]))
     assert 7000 < len(chunks[0].samples) < 8700
-
-
-def test_the_quietest_place_of_a_short_piece_is_its_end() -> None:
-    assert quietest(NOISE[:100]) == 100
 
 
 def test_audio_of_exactly_one_chunk_is_one() -> None:

@@ -132,15 +132,6 @@ def test_lists_in_every_spelling_of_a_client(server: Served, form: list[tuple[st
     assert [word["word"] for word in found["words"]] == SAID.split() and found["segments"][0]["temperature"] == 0
 
 
-@pytest.mark.parametrize("head", ["", "; filename*=UTF-8''t%C3%A4lk.wav"])
-def test_a_file_part_without_a_plain_filename_is_a_file(server: Served, head: str) -> None:
-    begin = f'--b\r\nContent-Disposition: form-data; name="file"{head}\r\n\r\n'.encode()
-    body = begin + MAINTENANCE.read_bytes() + b"\r\n--b--\r\n"
-    kind = {"content-type": "multipart/form-data; boundary=b"}
-    answer = httpx.post(f"{server.url}/v1/audio/transcriptions", content=body, headers=kind, timeout=60)
-    assert answer.json()["text"] == SAID
-
-
 @pytest.mark.parametrize("word", ["on", "yes", "1"])
 def test_fields_that_are_not_known_are_named_in_the_header_and_the_log(server: Served, word: str) -> None:
     form = {"bean_size": "5", "stream": word}

@@ -10,13 +10,8 @@ from support.serving import Served
 from support.tree import ROOT
 
 PAGE = ROOT / "serve" / "page"
-MOST_BYTES = 60_000
 # The name of the format of SVG, which no browser fetches.
 NAMESPACE = "http://www.w3.org/2000/svg"
-
-
-def test_the_page_is_small() -> None:
-    assert sum(path.stat().st_size for path in PAGE.iterdir()) < MOST_BYTES
 
 
 def test_no_file_of_the_page_names_another_origin() -> None:

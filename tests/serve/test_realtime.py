@@ -110,6 +110,7 @@ def test_times_of_speech_follow_the_audio_of_the_session(client: openai.OpenAI) 
     assert starts[1] - starts[0] == pytest.approx(1000 * len(SPEECH) / 16_000, abs=2)
 
 
+@pytest.mark.slow
 def test_idle_sessions_block_nobody_have_a_limit_and_end() -> None:
     with served("-m", "demo", "--parallel", "1", "--queue", "0", "--sessions", "2", "--session-idle", "2s") as server:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)

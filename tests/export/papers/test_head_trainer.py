@@ -12,7 +12,6 @@ from specedge.export.checkpoint import open_checkpoint, open_heads
 from specedge.export.papers.train_heads import (
     HeadPlan,
     HeadTrainer,
-    divergence,
     last_layer,
     token_table,
     vocabulary_of,
@@ -78,20 +77,6 @@ def test_a_head_is_taught_the_tokens_behind_the_next(tmp_path: Path) -> None:
     assert batch.hidden.shape[1] == len(text.hidden) + 3 and not batch.hidden[0, len(text.hidden) :].any()
 
 
-def test_weights_of_heads_and_the_divergence_are_what_they_say(tmp_path: Path) -> None:
-    made = trainer("mtp-latent", tmp_path, later_weight=0.2)
-    assert float(made._weighed(torch.tensor([1.0, 0.0, 0.0]))) == pytest.approx(1 / 1.4)
-    batch = made._batch(made.train[:4])
-    vocabulary = made.net.get_buffer("vocabulary")
-    for head in range(3):
-        wanted = batch.labels[..., head] != IGNORE
-        own = torch.stack([batch.hidden[at, row + 1 + head] for at, row in wanted.nonzero().tolist()])
-        alike = divergence(own @ vocabulary.T, batch.hidden, wanted, head, vocabulary)
-        assert float(alike) == pytest.approx(0, abs=1e-5)
-        other = divergence(-own @ vocabulary.T, batch.hidden, wanted, head, vocabulary)
-        assert float(other) > 0.1
-
-
 @pytest.mark.parametrize("kind", HEAD_KINDS)
 def test_the_file_of_trained_heads_is_the_net(kind: str, tmp_path: Path) -> None:
     """Read back, in plain NumPy, which the graphs are compared with elsewhere."""
@@ -114,12 +99,3 @@ def test_the_file_of_trained_heads_is_the_net(kind: str, tmp_path: Path) -> None
         rows = net.rows(torch.from_numpy(hidden)[None], torch.from_numpy(features)[None])[0, -1:]
         got = torch.stack([torch.softmax(net.logits(rows, head), -1)[0] for head in range(2)])
     assert np.abs(got.numpy() - expected).max() < 1e-4
-
-
-def test_a_block_begins_by_adding_nothing() -> None:
-    with open_checkpoint(checkpoint()) as source:
-        block, d = last_layer(source), source.spec.dims.n_text_state
-    rows, features = torch.randn(1, 3, d), torch.randn(1, 5, d)
-    assert torch.equal(block(rows, features), rows)
-    block(rows, features).square().sum().backward()
-    assert block.encoder_attn.out_proj.weight.grad.abs().sum() > 0

@@ -64,14 +64,6 @@ def test_logits_are_the_vectors_times_the_changed_rows(precision: str, variant: 
     assert text.follow([5, 6, 8, 9]).shape == (dims.n_vocab,)
 
 
-def test_a_compact_vocabulary_has_its_vectors_by_token() -> None:
-    model = DraftModel(learnable("int8", "plain"), threads=1, cache=False, learns=True)
-    assert model.vectors is not None
-    ids = np.array([3, 3, 999, 0])
-    found = model.vectors.of(ids)
-    assert found.shape == (4, model.vectors.n_state) and (found[0] == found[1]).all()
-
-
 def test_a_bundle_without_them_says_what_to_do() -> None:
     with pytest.raises(UsageError, match="cannot learn; make it so with `specedge export .* --learnable`"):
         DraftModel(bundle(), threads=1, cache=False, learns=True)

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from specedge.export.papers.mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, Rated  # noqa: E402
+from specedge.export.papers.mwer import MwerPlan, MwerTrainer, NBest, Rated  # noqa: E402
 from specedge.export.papers.train_heads import token_table  # noqa: E402
 from specedge.export.training.nets import HeadNet  # noqa: E402
 
@@ -58,15 +58,3 @@ def test_steps_lower_the_expected_errors(tmp_path: Path) -> None:
     assert after < 0.8 * before
     again = MwerTrainer(plan, net(), trainer.train + trainer.held, token_table(TOKENS, 12), tmp_path)
     assert again.load() and again.is_done
-
-
-def test_a_net_guesses_as_its_logits_say() -> None:
-    made = net()
-    hidden = RNG.standard_normal((3, D)).astype(np.float32)
-    guesses = NetGuesses(made, TOKENS)
-    guesses.begin(np.zeros((4, D), np.float32))
-    ids, probs = guesses.guess(hidden, 2)
-    shares = made.logits(torch.from_numpy(hidden[-1:]), 1).softmax(-1)[0].detach().numpy()
-    assert ids[1].tolist() == [TOKENS[at] for at in np.argsort(-shares)[:2]] and probs[1, 0] == pytest.approx(
-        shares.max()
-    )

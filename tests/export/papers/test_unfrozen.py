@@ -66,25 +66,6 @@ def trainer(folder: Path, kind: str = "mtp-latent", **changes: object) -> Unfroz
     return UnfrozenTrainer(plan, net, given, token_table(tokens, len(matrix)), folder, decoder=decoder)
 
 
-def test_the_rows_begin_as_the_models_own(tmp_path: Path) -> None:
-    made = trainer(tmp_path)
-    batch = made._batch(made.train[:5])
-    assert batch.features is not None
-    with torch.no_grad():
-        hidden = made.net.hidden(batch.below, batch.features)
-    n = len(made.train[0].hidden)
-    assert torch.allclose(hidden[:, :n], batch.hidden[:, :n], atol=1e-2)
-    text = made.train[0]
-    said = batch.said[0]
-    assert said[:2].tolist() == [-100, -100] and said[2:n].tolist() == list(text.ids[3 : n + 1])
-    assert (said[n:] == -100).all()
-    with open_checkpoint(checkpoint()) as source, torch.no_grad():
-        decoder = decoder_of(source)
-        features = torch.from_numpy(text.features.astype(np.float32))[None]
-        logits = decoder.logits(decoder(torch.tensor([text.ids[:n]]), features)[0])
-    assert torch.allclose(made.net.base_logits(hidden[0, :n]), logits, atol=1e-2)
-
-
 def test_the_model_itself_and_its_heads_learn_and_the_layers_below_stay(tmp_path: Path) -> None:
     made = trainer(tmp_path)
     below = {name: value.clone() for name, value in made._decoder.named_parameters() if "layers.0." in name}

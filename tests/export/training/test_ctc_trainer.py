@@ -24,14 +24,12 @@ from specedge.export.training.features import (  # noqa: E402
     Window,
     collect_features,
     load_features,
-    seconds_of,
 )
-from specedge.runtime import console  # noqa: E402
 from specedge.runtime.interrupt import held_back  # noqa: E402
 from support.ctc_heads import posteriors  # noqa: E402
 from support.exported import bundle  # noqa: E402
 from support.moved import check_moves  # noqa: E402
-from support.sound import NOISE, wav_bytes  # noqa: E402
+from support.sound import NOISE  # noqa: E402
 
 PLAN = CtcPlan(steps=40, n_batch=8, every=20, warm_up=5, n_hidden=16, n_trunk=8, n_taps=3, learning_rate=0.02)
 N_STATE = 12
@@ -73,17 +71,6 @@ def test_a_toy_language_is_learned(tmp_path: Path) -> None:
     assert trainer.lacks == "more --steps" and "still getting better" in trainer.ending
     assert trainer.figures[-1] < trainer.figures[0] / 2 and trainer.best_loss == min(trainer.figures)
     assert errors(trainer, windows) < 0.6
-
-
-def test_more_letters_than_rows_are_learned_where_a_row_is_several_frames(tmp_path: Path) -> None:
-    windows = []
-    for window in _toy():
-        pairs = window.features[1::3][: len(window.text) // 2 * 2].reshape(-1, 2, N_STATE)
-        rows = np.concatenate([pairs[:, 0], pairs[:, 1]], axis=1)  # a row for each two letters, and no silence
-        windows.append(dataclasses.replace(window, features=rows, text=window.text[: 2 * len(rows)]))
-    trainer = CtcTrainer(dataclasses.replace(PLAN, steps=40), windows, tmp_path, n_parts=4)
-    trainer.run(lambda step: None)
-    assert errors(trainer, windows) < 0.5  # one letter a row would be half of them
 
 
 @pytest.mark.parametrize("n_parts", [1, 4])
@@ -181,39 +168,6 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(
     assert again.load() and (again.n_skipped, again.best_step) == (3, trainer.best_step)
 
 
-def test_a_held_out_loss_that_is_no_number_is_no_gain(tmp_path: Path) -> None:
-    trainer = CtcTrainer(PLAN, _toy(), tmp_path)
-    assert not trainer.keep(float("nan")) and trainer.n_worse == 1
-    assert trainer.keep(1.0) and not trainer.keep(float("nan")) and trainer.best_loss == 1.0
-
-
-def test_a_log_gets_a_line_at_least_every_ten_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
-    trainer = CtcTrainer(dataclasses.replace(PLAN, every=10, patience=9), _toy(), tmp_path)
-    advance = trainer.advance
-
-    def slow() -> None:
-        now[0] += 2
-        advance()
-
-    monkeypatch.setattr(trainer, "advance", slow)
-    trainer.run_or_go_on("train", lambda line: None)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 10 + 1 and all(line.startswith("train  [") for line in lines)
-    assert lines[4].endswith("50%  20/40 steps  0:40 left")
-
-
-def test_the_length_of_the_audio_is_known_beforehand(tmp_path: Path) -> None:
-    (tmp_path / "a.wav").write_bytes(wav_bytes(NOISE[:16000]))
-    (tmp_path / "b.wav").write_bytes(wav_bytes(NOISE[:8000]))
-    (tmp_path / "c.wav").write_bytes(b"RIFF")
-    assert seconds_of([str(tmp_path)], 60.0) == 1.5 and seconds_of([str(tmp_path)], 1.0) == 1.0
-    assert seconds_of([str(tmp_path / "none")], 60.0) == 60.0
-
-
 def test_too_little_audio_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="5 windows to train on, expected at least 10"):
         CtcTrainer(PLAN, _toy(5), tmp_path)
@@ -254,16 +208,6 @@ def _collect(
     return load_features(folder)
 
 
-def test_features_are_kept_clean_and_rough(sure: Target, tmp_path: Path) -> None:
-    windows = _collect(sure, tmp_path, n=3)
-    assert [(window.source, window.is_rough) for window in windows] == [(at // 2, at % 2 == 1) for at in range(6)]
-    clean = sure.hear(NOISE[:16000])
-    assert windows[0].text == sure.text((1, 2, 3)) and 50 <= len(windows[0].features) <= 100
-    np.testing.assert_array_equal(windows[0].features, clean.hidden[: len(windows[0].features)].astype(np.float16))
-    n_both = min(len(windows[0].features), len(windows[1].features))
-    assert not np.array_equal(windows[0].features[:n_both], windows[1].features[:n_both])
-
-
 def test_collecting_goes_on_where_it_stopped(sure: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _collect(sure, tmp_path / "whole", n=4)
     hear, calls = sure.hear, iter(range(6))
@@ -285,12 +229,6 @@ def test_collecting_goes_on_where_it_stopped(sure: Target, tmp_path: Path, monke
 def test_the_hours_and_the_bytes_end_it(sure: Target, tmp_path: Path) -> None:
     assert len(_collect(sure, tmp_path / "a", n=20, hours=3 / 3600)) == 2 * 3
     assert len(_collect(sure, tmp_path / "b", n=20, max_bytes=1)) == 2
-
-
-def test_windows_the_target_is_not_sure_of_are_left_out(target: Target, tmp_path: Path) -> None:
-    hear = target.hear(NOISE[:16000])
-    windows = _collect(target, tmp_path, n=1)
-    assert len(windows) == (0 if hear.ids is None else 2)
 
 
 def test_a_work_folder_of_something_else_is_refused(sure: Target, tmp_path: Path) -> None:
@@ -348,10 +286,6 @@ def test_a_second_ctrl_c_acts_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_training_moves_to_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_moves(CtcTrainer(PLAN, _toy(), tmp_path), monkeypatch)
-
-
 def test_a_device_that_torch_has_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [check_device(name) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda:0", "cuda:1"]
@@ -369,3 +303,7 @@ def test_a_device_whose_memory_runs_out_is_said(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(trainer, "loss", too_large)
     with pytest.raises(OutOfMemoryError, match="--device cpu: its memory ran out at step 0; the same command with"):
         trainer.run_or_go_on("train", lambda line: None)
+
+
+def test_training_moves_to_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_moves(CtcTrainer(PLAN, _toy(), tmp_path), monkeypatch)

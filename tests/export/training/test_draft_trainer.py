@@ -17,7 +17,7 @@ from specedge.export.training.draft import (  # noqa: E402
     DraftTrainer,
     Teacher,
 )
-from specedge.export.training.nets import DraftNet, decoder_of, spaced_layers, vocabulary_matrix  # noqa: E402
+from specedge.export.training.nets import DraftNet, decoder_of, vocabulary_matrix  # noqa: E402
 from support.exported import checkpoint, transformers_model  # noqa: E402
 from support.moved import check_moves  # noqa: E402
 
@@ -78,18 +78,6 @@ def test_the_decoder_is_transformers(variant: str) -> None:
         rows = model.model.decoder(input_ids=ids, encoder_hidden_states=features).last_hidden_state
         assert torch.allclose(made(ids, features), rows, atol=1e-4)
         assert torch.allclose(made.logits(rows[0]), model.proj_out(rows[0]), atol=1e-4)
-
-
-def test_layers_are_evenly_spaced_from_the_first_to_the_last() -> None:
-    assert [spaced_layers(1, 6), spaced_layers(2, 32), spaced_layers(3, 6), spaced_layers(4, 4)] == [
-        [5],
-        [0, 31],
-        [0, 2, 5],
-        [0, 1, 2, 3],
-    ]
-    last = dict(net(1).layers[0].named_parameters())
-    whole = dict(net(None).layers[1].named_parameters())
-    assert all(torch.equal(last[name], value) for name, value in whole.items())
 
 
 @pytest.mark.parametrize("has_teacher", [False, True])

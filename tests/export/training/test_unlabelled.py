@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
-from specedge.export.training.acoustics import acoustics
 from specedge.export.training.features import Target, windows_of
 from specedge.runtime.model import WhisperModel
 from support.exported import bundle
@@ -68,11 +67,3 @@ def test_the_target_says_what_transcribe_says(tmp_path: Path) -> None:
 def test_a_language_the_model_has_not(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="xx"):
         Target(bundle(), threads=1, language="xx")
-
-
-def test_acoustics_change_a_window_and_keep_it_within_bounds() -> None:
-    clean = NOISE[:RATE_HZ].astype(np.float32)
-    rough = [acoustics(np.random.default_rng(seed), clean) for seed in range(20)]
-    assert all(one.dtype == np.float32 and one.shape == clean.shape and np.abs(one).max() <= 1 for one in rough)
-    assert not any(np.array_equal(one, clean) for one in rough)
-    np.testing.assert_array_equal(rough[3], acoustics(np.random.default_rng(3), clean))

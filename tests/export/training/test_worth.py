@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the training extra is not installed")
 
-from specedge.export.training.worth import Worth, of_flags, of_rates, right_tokens  # noqa: E402
+from specedge.export.training.worth import Worth, of_flags, right_tokens  # noqa: E402
 from specedge.runtime.device import CostTable  # noqa: E402
 
 FLAT = CostTable(rows=(1, 16), relative=(1.0, 1.0))
@@ -26,21 +26,3 @@ def test_drafts_are_replayed() -> None:
     assert of_flags([[True, False] * 4], FLAT).tokens_per_pass == 2.0
     assert of_flags([[True] * 9], STEEP).speed_up == 1.0, "where rows cost as much as passes, none are drafted"
     assert of_flags([], FLAT).speed_up == 1.0
-
-
-def test_heads_are_right_one_after_the_other() -> None:
-    assert of_rates([0.5, 0.5], FLAT).tokens_per_pass == 1.75
-    assert of_rates([0.5, 0.5], STEEP).speed_up == 1.0 and of_rates([], FLAT).speed_up == 1.0
-
-
-@pytest.mark.parametrize(
-    ("speed_up", "said"),
-    [(1.0, "will not save time"), (1.1, "saves little time at best"), (1.5, "should save time")],
-)
-def test_the_judgement_is_a_sentence(speed_up: float, said: str) -> None:
-    worth = Worth(share=0.25, tokens_per_pass=1.5, speed_up=speed_up)
-    assert worth.sentence("head", "more audio").startswith(
-        "on held-out recordings 25% of the model's tokens are right, about 1.50 "
-    )
-    assert f"; this head {said}" in worth.sentence("head", "more audio")
-    assert worth.sentence("head", "more audio").endswith("needs more audio") == (speed_up < 1.2)

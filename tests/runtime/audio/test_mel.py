@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from specedge.errors import AudioError
 from specedge.runtime.audio import mel
-from support.paths import shared
 
 HOP = mel.HOP_SAMPLES
 N_FRAMES = 300  # a window of 3 s, so that tests stay fast; nothing in mel.py knows 30 s
@@ -60,16 +59,6 @@ def openai_log_mel(samples: NDArray[np.float32], n_mels: int, filters: NDArray[n
     return result
 
 
-@pytest.mark.parametrize("n_mels", [80, 128])
-def test_filters_are_the_published_ones(n_mels: int) -> None:
-    with np.load(shared("tokenizer", "mel_filters.npz")) as published:
-        expected = published[f"mel_{n_mels}"]
-    got = mel.filterbank(n_mels)
-    assert got.dtype == np.float32 and got.shape == (n_mels, mel.N_FREQS)
-    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-9)
-    assert ((got == 0) == (expected == 0)).all()
-
-
 SIGNALS = {
     "speech": speech_like(N_FRAMES * HOP),
     "noise": np.random.default_rng(0).uniform(-1, 1, N_FRAMES * HOP).astype(np.float32),
@@ -99,28 +88,6 @@ def test_one_window_is_openai_whispers(name: str, n_mels: int) -> None:
 
 def test_silence_is_the_floor() -> None:
     np.testing.assert_allclose(mel.log_mel(np.zeros(0, np.float32), 80, N_FRAMES), -1.5, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("n_frames", [0, 1, 2, 3])
-def test_tiny_windows(n_frames: int) -> None:
-    samples = speech_like(1000, 2)
-    assert mel.log_mel(samples, 80, n_frames).shape == (80, n_frames)
-    if n_frames >= 2:  # torch cannot reflect a shorter window
-        expected = openai_log_mel(samples[: n_frames * HOP], 80, mel.filterbank(80))
-        np.testing.assert_allclose(mel.log_mel(samples, 80, n_frames), expected, rtol=0, atol=1e-4)
-
-
-def test_one_spectrum_serves_several_filterbanks() -> None:
-    power = mel.power_spectrum(SIGNALS["half"], N_FRAMES)
-    assert power.dtype == np.float32 and power.shape == (mel.N_FREQS, N_FRAMES)
-    for n_mels in (80, 128):
-        np.testing.assert_array_equal(
-            mel.log_mel_from_power(power, n_mels), mel.log_mel(SIGNALS["half"], n_mels, N_FRAMES)
-        )
-    stream = mel.MelStream(Source(SIGNALS["half"]), 80, N_FRAMES)
-    power, _ = stream.power(7)
-    peak, _ = mel.find_peak(Source(SIGNALS["half"]), 80)
-    np.testing.assert_array_equal(mel.log_mel_from_power(power, 80, peak), stream.open_window(7)[0])
 
 
 def whole_file_power(samples: NDArray[np.float32], n_window_frames: int) -> NDArray[np.float32]:
@@ -204,15 +171,6 @@ def test_a_window_depends_on_its_start_alone(n_samples: int, steps: list[int]) -
         assert n_content_frames == n_fresh
 
 
-def test_a_window_kept_may_be_read_again() -> None:
-    """As the language of several windows is heard before the first is decoded."""
-    samples = speech_like(5 * N_FRAMES * HOP)
-    stream = stream_of(samples)
-    ahead = [stream.open_window(start, keep_from=0)[0] for start in (0, 300, 600)]
-    for start, expected in zip((0, 300, 600), ahead, strict=True):
-        np.testing.assert_array_equal(stream.window(start)[0], expected)
-
-
 def test_the_maximum_is_the_files_and_a_pipes_is_what_was_read() -> None:
     quiet_then_loud = np.concatenate([speech_like(N_FRAMES * HOP) / 1000, speech_like(N_FRAMES * HOP)])
     expected = mel.log_mel_from_power(whole_file_power(quiet_then_loud, N_FRAMES), 80)
@@ -223,17 +181,6 @@ def test_the_maximum_is_the_files_and_a_pipes_is_what_was_read() -> None:
     second = slice(N_FRAMES, 2 * N_FRAMES)
     np.testing.assert_allclose(file.window(N_FRAMES)[0], expected[:, second], rtol=0, atol=1e-4)
     np.testing.assert_allclose(pipe.window(N_FRAMES)[0], expected[:, second], rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("again", [True, False])
-def test_whether_the_audio_ends(again: bool) -> None:
-    samples = speech_like(2 * N_FRAMES * HOP + 50)
-    stream = stream_of(samples) if again else mel.MelStream(Source(samples), 80, N_FRAMES)
-    stream.window(100)
-    assert not stream.ends_before(599)
-    assert stream.ends_before(600) and stream.ends_before(10_000)
-    assert stream.n_content_frames == 600
-    np.testing.assert_array_equal(stream.window(100)[0], stream.window(100)[0])
 
 
 def test_windows_go_forwards_only() -> None:

@@ -32,13 +32,6 @@ def spans(samples: NDArray[np.float32], **options: int) -> list[Span]:
     return find_speech(open_audio(samples), VadOptions(**options))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("n_samples", [1, 511, 512, 513, 16_000, 100_000])
-def test_every_frame_gets_one_probability(n_samples: int) -> None:
-    values = probabilities(noise(n_samples, rms=0.1))
-    assert len(values) == -(-n_samples // FRAME_SAMPLES) and values.dtype == np.float32
-    assert (values >= 0).all() and (values <= 1).all()
-
-
 @pytest.mark.parametrize("n_samples", [100, 5000, 160_000])
 def test_no_speech_in_digital_silence(n_samples: int) -> None:
     assert not probabilities(np.zeros(n_samples, np.float32)).any()
@@ -52,17 +45,6 @@ def test_no_speech_in_steady_noise(color: str, rms: float, duration_s: float) ->
     samples = noise(round(duration_s * 16_000), rms=rms, color=color)
     assert spans(samples) == []
     assert probabilities(samples).max() < 0.5
-
-
-def test_no_speech_in_a_hum() -> None:
-    at_s = np.arange(20 * 16_000) / 16_000
-    hum = sum(np.sin(2 * np.pi * hz * at_s) / k for k, hz in enumerate([50, 100, 150, 250, 1000, 3000], 1))
-    assert spans((0.1 * np.asarray(hum)).astype(np.float32)) == []
-
-
-def test_noise_that_sets_in_after_a_mute_is_no_speech() -> None:
-    samples = np.concatenate([np.zeros(80_000, np.float32), noise(80_000, rms=0.02), np.zeros(30_000, np.float32)])
-    assert spans(samples) == []
 
 
 def test_after_a_step_in_level_noise_is_noise_again_within_four_seconds() -> None:

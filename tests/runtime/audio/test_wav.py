@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
@@ -247,51 +245,6 @@ class _Endless:
         return self._head.read(size) or bytes(size)
 
 
-GOOD = riff(chunk(b"LIST", b"abc"), fmt(n_channels=2), chunk(b"data", SAMPLES * 4), chunk(b"LIST", b"tail"))
-
-
-def _never_anything_but_audio_error(data: bytes) -> None:
-    sniff(data)
-    for seekable in (True, False):
-        try:
-            samples = read_all(data, seekable=seekable)
-        except (AudioError, ValueError) as error:  # joined files may differ in their channels
-            assert "\n" not in str(error) and ("array dimensions" in str(error) or isinstance(error, AudioError))
-        else:
-            assert samples.nbytes <= 8 * len(data)
-
-
-@settings(max_examples=150)
-@given(
-    edits=st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=8),
-    end=st.integers(0, len(GOOD)),
-)
-@example(edits=[], end=len(GOOD))
-def test_changed_bytes_give_samples_or_an_audio_error(edits: list[tuple[int, int]], end: int) -> None:
-    data = bytearray(GOOD)
-    for at, value in edits:
-        data[at] = value
-    _never_anything_but_audio_error(bytes(data[:end]))
-
-
-CHUNKS = st.builds(
-    lambda tag, body, size: chunk(tag, body, size),
-    st.sampled_from([b"fmt ", b"data", b"LIST", b"ds64", b"fact"]),
-    st.binary(max_size=60) | st.just(fmt()[8:]) | st.just(fmt(tag=0xFFFE, extra=EXTENSIBLE)[8:]),
-    st.none() | st.integers(0, 0xFFFFFFFF),
-)
-
-
-@settings(max_examples=150)
-@given(
-    magic=st.sampled_from([b"RIFF", b"RIFX", b"RF64"]), chunks=st.lists(CHUNKS, max_size=6), size=st.none() | st.just(0)
-)
-def test_chunks_in_any_order_give_samples_or_an_audio_error(
-    magic: bytes, chunks: list[bytes], size: int | None
-) -> None:
-    _never_anything_but_audio_error(riff(*chunks, magic=magic, size=size))
-
-
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
@@ -307,11 +260,6 @@ def test_chunks_in_any_order_give_samples_or_an_audio_error(
 )
 def test_sniff_tells_our_samples_from_other_codecs(data: bytes, kind: str | None) -> None:
     assert sniff(data) == kind
-
-
-def test_raw_format_is_read_from_its_short_form() -> None:
-    assert RawFormat.parse("s16le:16000") == RawFormat("s16le", 16000, 1)
-    assert RawFormat.parse("F32LE:48000:2") == RawFormat("f32le", 48000, 2)
 
 
 @pytest.mark.parametrize(

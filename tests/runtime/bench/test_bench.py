@@ -63,16 +63,6 @@ def test_what_a_drafter_warns_of_is_said_once(
     assert caplog.text.count("expect no gain") == 1
 
 
-def test_rows_count_what_was_said(findings: Findings) -> None:
-    assert findings.n_rounds == 2 and findings.lossless and findings.threads == 1
-    plain, ngram = findings.rows["none"], findings.rows["ngram"]
-    assert plain.tokens == ngram.tokens == plain.passes > ngram.passes
-    assert ngram.tokens_per_pass is not None and ngram.tokens_per_pass > 1 and plain.acceptance is None
-    assert ngram.is_sound and plain.audio_s == pytest.approx(3.0)
-    parts = findings.rows["ngram"].split_s
-    assert set(parts) == {"encoder", "draft", "verify", "rules", "other"} and min(parts.values()) >= 0
-
-
 def test_the_command_ends_with_json(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("The pump is off.\nThe pump is on.\n")
     args = [
@@ -113,14 +103,6 @@ def test_a_terminal_gets_a_table_that_fits_and_no_json(
     assert {line.split()[0] for line in lines[3:5]} == {"none", "ngram"}
     lines, err = run(capsys, *args, "--json")
     assert json.loads(lines[-1])["recommendation"] and len(lines) == 1 and head.split()[0] in err
-
-
-def test_a_busy_machine_is_told(
-    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench, "BUSY", 0.5)
-    lines, err = run(capsys, wav(tmp_path / "a.wav"), "--rounds", "1")
-    assert "this machine was busy" in err and json.loads(lines[-1])["busy"]
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])

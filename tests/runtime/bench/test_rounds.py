@@ -10,7 +10,7 @@ import pytest
 
 from specedge.errors import UsageError
 from specedge.runtime.bench.recommendation import Spread
-from specedge.runtime.bench.rounds import WARM_UP, Heard, Rounds, Timer, measure_rounds, turned
+from specedge.runtime.bench.rounds import WARM_UP, Heard, Rounds, Timer, measure_rounds
 from specedge.runtime.decoding.statistics import Speculation
 from specedge.runtime.longform.segments import Segment
 
@@ -69,11 +69,6 @@ class Machine:
         )
 
 
-def test_turned_begins_elsewhere_and_loses_nobody() -> None:
-    assert [turned(NAMES, turn)[0] for turn in range(-1, 4)] == ["b", "none", "a", "b", "none"]
-    assert all(sorted(turned(NAMES, turn)) == sorted(NAMES) for turn in range(4))
-
-
 def test_every_drafter_is_first_and_last_in_turn() -> None:
     machine = Machine({"none": 1.0, "a": 0.5, "b": 0.25})
     machine.measure(2)
@@ -96,37 +91,6 @@ def test_the_warm_up_is_no_round_and_ratios_are_within_a_round() -> None:
     assert found.sums[0]["a"].counted.tokens == 6
 
 
-def test_a_warm_up_that_is_done_is_not_done_again() -> None:
-    machine = Machine(dict.fromkeys(NAMES, 1.0))
-    plain = [machine.listen("none", source, WARM_UP) for source in "xy"]
-    told: list[int] = []
-    found = machine.measure(1, plain_heard=plain, on_heard=told.append)
-    assert found.warm["none"] == plain and told == [WARM_UP] * 4 + [0] * 6
-
-
-def test_no_round_begins_that_there_is_no_time_for() -> None:
-    # The warm-up takes 36 s, a round 30.
-    for budget_s, n_rounds in ((67.0, 1), (95.0, 1), (96.5, 2), (1000.0, 9)):
-        machine = Machine(dict.fromkeys(NAMES, 1.0), budget_s)
-        found = machine.measure(9)
-        assert len(found.sums) == n_rounds and not found.fewer and machine.now_s < budget_s
-
-
-def test_short_rounds_are_repeated_more_often() -> None:
-    """A round of these takes 30 s: five sounds of three seconds told plain decoding from nothing, on a busy machine."""
-    for short_s, n_rounds in ((0.0, 2), (60.0, 2), (61.0, 3), (100.0, 4), (1e9, 7)):
-        machine = Machine(dict.fromkeys(NAMES, 1.0))
-        assert len(machine.measure(2, most_rounds=7, short_s=short_s).sums) == n_rounds
-    assert len(Machine(dict.fromkeys(NAMES, 1.0)).measure(5, most_rounds=0, short_s=1e9).sums) == 5
-
-
-def test_a_round_that_the_end_cuts_short_does_not_count() -> None:
-    machine = Machine(dict.fromkeys(NAMES, 1.0), 36.0 + 30.0 + 50.0, slower=9.0)
-    found = machine.measure(9)
-    assert machine.begun == [WARM_UP, 0, 1] and len(found.sums) == 1
-    assert machine.budget_s <= machine.now_s < machine.budget_s + 1.0
-
-
 def test_without_time_for_one_round_it_is_said() -> None:
     machine = Machine(dict.fromkeys(NAMES, 1.0), 50.0)
     with pytest.raises(UsageError, match=r"one round of none, a, b within 50 s: give a larger --budget"):
@@ -142,40 +106,7 @@ def test_who_would_eat_the_budget_is_left_out_and_the_others_have_their_round() 
     assert machine.now_s < 120.0 and found.with_drafter("a") == []
 
 
-def test_who_is_stopped_in_the_first_round_was_in_none() -> None:
-    machine = Machine({"none": 1.0, "a": 0.5, "b": 0.5}, 120.0)
-    first = machine.begin
-
-    def begin(round_: int, names: Sequence[str]) -> Any:
-        machine.decoder_s["a"] = 0.5 if round_ == WARM_UP else 500.0
-        return first(round_, names)
-
-    machine.begin = begin  # type: ignore[method-assign]
-    found = machine.measure(2)
-    assert [set(sums) for sums in found.sums] == [{"none", "b"}] * 2 and list(found.fewer) == ["a"]
-
-
-def test_the_clearly_behind_are_not_repeated_where_time_is_short() -> None:
-    speeds = {"none": 2.0, "a": 1.0, "b": 7.0}
-    found = Machine(speeds, 160.0).measure(9)
-    assert "b" in found.sums[0] and len(found.sums) > 2
-    assert all(set(sums) == {"none", "a"} for sums in found.sums[1:])
-    assert list(found.fewer) == ["b"] and "7.0 times" in found.fewer["b"]
-    assert found.speed_up("b", lambda sums: sums.decoder_s).median == pytest.approx(2 / 7)
-    # Plain decoding is behind too, but is what all others are measured by; with time enough all are repeated.
-    roomy = Machine(speeds, 1e6).measure(9)
-    assert not roomy.fewer and all(set(sums) == set(NAMES) for sums in roomy.sums)
-
-
 def test_another_text_and_a_dropped_drafter_are_told() -> None:
     found = Machine(dict.fromkeys(NAMES, 1.0), says={"b": "other"}, drops="a").measure(1)
     assert found.different == {"none": 0, "a": 0, "b": 4}
     assert found.dropped == {"a": "broken"}
-
-
-def test_a_spread_is_median_least_and_greatest() -> None:
-    assert Spread.of([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
-    assert Spread.of([3.0, 1.0, 2.0]).usual == (1.0, 3.0)
-    many = Spread.of([*map(float, range(2, 10)), 0.0, 99.0])
-    assert (many.least, many.greatest, many.usual) == (0.0, 99.0, (3.0, 8.0)), "a fifth of ten at either end"
-    assert Spread.of([1.0, 2.0]).median == pytest.approx(1.5)

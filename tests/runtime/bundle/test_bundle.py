@@ -14,8 +14,8 @@ import pytest
 
 from specedge.errors import BundleError
 from specedge.runtime.bundle import bundle as bundle_module
-from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, hash_file, read_manifest
-from support.bundles import DATA, manifest_json, put_manifest, relist, write_bundle
+from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, read_manifest
+from support.bundles import DATA, manifest_json, put_manifest, write_bundle
 
 ZERO = "0" * 64
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX links or permissions")
@@ -74,42 +74,10 @@ def test_only_listed_names_have_a_path(folder: Path) -> None:
             opened.file(name)
 
 
-def test_hash_file_gives_size_and_sha256(tmp_path: Path) -> None:
-    data = bytes(range(256)) * 10_000  # more than two blocks, the last one short
-    (tmp_path / "x").write_bytes(data)
-    assert hash_file(tmp_path / "x") == (len(data), hashlib.sha256(data).hexdigest())
-    (tmp_path / "x").write_bytes(b"")
-    assert hash_file(tmp_path / "x") == (0, hashlib.sha256(b"").hexdigest())
-    with pytest.raises(BundleError, match="cannot be read"):
-        hash_file(tmp_path / "nothing")
-
-
-@posix
-def test_links_to_the_folder_and_hard_links_are_fine(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(folder)
-    (tmp_path / "again").symlink_to(tmp_path / "link")
-    assert Bundle.open(tmp_path / "again").path == folder.resolve()
-    os.link(folder / "encoder.onnx", tmp_path / "elsewhere.onnx")
-    Bundle.open(folder)
-
-
-@posix
-def test_a_link_within_the_folder_is_fine(folder: Path) -> None:
-    relist(folder, "copy.onnx", DATA["encoder.onnx"])
-    (folder / "copy.onnx").unlink()
-    (folder / "copy.onnx").symlink_to("encoder.onnx")
-    Bundle.open(folder)
-
-
 @pytest.mark.parametrize("name", [".DS_Store", ".git/config", "maps/._words.tmap", "Thumbs.db", "desktop.ini"])
 def test_what_operating_systems_leave_behind_is_ignored(folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"x")
-    Bundle.open(folder)
-
-
-def test_an_empty_file_may_be_listed(folder: Path) -> None:
-    relist(folder, "empty.data", b"")
     Bundle.open(folder)
 
 
@@ -162,21 +130,6 @@ def test_sparse_gigabytes_are_refused_by_size_at_once(folder: Path) -> None:
     with open(folder / "decoder.data", "r+b") as file:
         file.truncate(8 << 30)
     assert "8589934592 bytes, expected 64" in refusal(folder)
-
-
-def test_the_first_wrong_hash_stops_the_other_threads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that could be read for ever does not delay the refusal of another."""
-    blocks = bundle_module._hash_blocks
-
-    def endless(path: Path, stop: threading.Event | None) -> tuple[int, str]:
-        if path.name == "decoder.data":
-            assert stop is not None and stop.wait(30)
-        return blocks(path, stop)
-
-    monkeypatch.setattr(bundle_module, "_hash_blocks", endless)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1}, raising=False)
-    (folder / "encoder.onnx").write_bytes(b"Encoder graph")
-    assert "encoder.onnx: sha256" in refusal(folder)
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ def audio(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_it_writes_what_the_pipeline_says(audio: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written = []
     for n in (1, 3):

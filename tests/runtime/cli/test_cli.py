@@ -39,12 +39,6 @@ def test_text_is_printed_as_segments(here: Path, model: list[Any], capsys: pytes
     assert model == [(DEMO, None)]
 
 
-def test_a_named_model_needs_no_remark(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["transcribe", wav("a.wav"), "-m", "small", "-t", "2"]) == 0
-    assert capsys.readouterr().err == ""
-    assert model == [(Path("small"), 2)]
-
-
 def test_json_to_standard_output(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["transcribe", wav("a.wav"), "-m", "x", "-f", "json", "--language", "English"]) == 0
     value = json.loads(capsys.readouterr().out)
@@ -330,14 +324,6 @@ def test_warnings_of_the_library_are_lines_of_the_command(
 
 
 # ---- help -----------------------------------------------------------------------------------------------------
-
-
-def test_help_as_a_word_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = []
-    for args in (["help"], ["--help"], ["help", "bench"], ["bench", "--help"]):
-        assert main.main(args) == 0
-        shown.append(capsys.readouterr().out)
-    assert shown[0] == shown[1] and shown[2] == shown[3] and "Examples" in shown[2]
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

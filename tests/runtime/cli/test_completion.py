@@ -18,11 +18,6 @@ def test_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str])
     assert f"_SPECEDGE_COMPLETE={shell}_complete" in text and "specedge" in text
 
 
-def test_another_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["--completion", "tcsh"]) == 2
-    assert "'tcsh' is not one of" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "found"),
     [

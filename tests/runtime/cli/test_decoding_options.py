@@ -15,10 +15,7 @@ from specedge.runtime.cli.request import Request
 from specedge.runtime.cli.transcribe import transcribe as command
 from specedge.runtime.options import (
     FALLBACK_TEMPERATURES,
-    DrafterOptions,
     TranscribeOptions,
-    VadOptions,
-    described_fields,
 )
 from specedge.runtime.output.formats import SubtitleOptions
 from support import openai_whisper
@@ -117,12 +114,6 @@ def test_the_defaults_are_those_of_the_options(requested: Parse) -> None:
     assert request.options.temperature == FALLBACK_TEMPERATURES
 
 
-def test_every_option_has_a_flag() -> None:
-    described = {name for options in (TranscribeOptions, DrafterOptions, VadOptions, SubtitleOptions)
-                 for name in (one.name for one, _ in described_fields(options))}  # fmt: skip
-    assert described <= {getattr(param, "field", None) for param in command.params}
-
-
 @pytest.mark.parametrize(
     ("args", "field", "value"),
     [
@@ -142,11 +133,6 @@ def test_values_of_options(requested: Parse, args: list[str], field: str, value:
     assert options == dataclasses.replace(TranscribeOptions(), **{field: value})
 
 
-@pytest.mark.parametrize("switch", ["--without-timestamps", "--without_timestamps=True", "--no_timestamps"])
-def test_other_names_for_no_timestamps(requested: Parse, switch: str) -> None:
-    assert requested(switch, "a.wav").options.without_timestamps is True
-
-
 def test_whisper_ctranslate2s_additions(requested: Parse, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--compute_type", "auto", "--local_files_only", "True", "--batched", "True", "--batch_size", "8"]
     args += ["--vad_filter", "True", "--vad_threshold", "0.6", "--vad_min_speech_duration_ms", "100"]
@@ -161,11 +147,6 @@ def test_whisper_ctranslate2s_additions(requested: Parse, capsys: pytest.Capture
     assert request.batch_size == 8
     says = "specedge: warning: --vad-max-speech-duration-s has no effect in batched mode\n"
     assert capsys.readouterr().err == says
-
-
-def test_a_row_of_temperatures_starts_anywhere(requested: Parse) -> None:
-    assert requested("a.wav", "--temperature", "1.5").options.temperature == (1.5,)
-    assert requested("a.wav", "--temperature", "0.2,0.6").options.temperature == (0.2, 0.6)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specedge.runtime.cli.options import GroupedCommand, GroupedOption, Names, Number, Numbers, Truth
 
@@ -74,23 +72,6 @@ def test_a_switch_that_is_on_is_turned_off() -> None:
     assert parse("--blank-text")["blank_text"] is True
     assert parse("--no-times")["no_times"] is True
     assert parse("--no-times", "False")["no_times"] is False
-
-
-def test_spelling_is_the_context_s_matter() -> None:
-    assert parse("--blank_text", "False", normalise=False)["exit"] == 2
-    assert parse("--blank-text", "False", normalise=False)["blank_text"] is False
-
-
-@given(
-    st.lists(st.sampled_from(["--words", "-w", "--no-words", "True", "False", "x", "-f", "a", "--prompt", "-q", "--"]))
-)
-def test_every_line_parses_or_is_refused_in_one_way(args: list[str]) -> None:
-    seen = parse(*args)
-    assert seen["exit"] in (0, 2)
-    if seen["exit"] == 0 and "--" not in args and "--prompt" not in args and "-f" not in args:
-        last = next((a for a in reversed(args) if a in ("--words", "-w", "--no-words")), None)
-        if last == "--no-words" or last is None:
-            assert seen["words"] is False
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.cli.describe import describe, describe_json, format_size, layout, table
+from specedge.runtime.cli.describe import describe, describe_json, layout
 from support.bundles import TOKENS, manifest_json, write_bundle
 from support.speech_checkpoints import speech_bundle
 
@@ -55,23 +55,3 @@ def test_free_form_text_cannot_break_the_page(tmp_path: Path) -> None:
 def test_the_layout_is_read_off_the_tokens(n_languages: int, expected: str) -> None:
     codes = {f"{chr(97 + i // 26)}{chr(97 + i % 26)}": 300 + i for i in range(n_languages)}
     assert layout(replace(TOKENS, n_vocab=1000, timestamp_begin=500, n_timestamps=0, languages=codes)) == expected
-
-
-@pytest.mark.parametrize(
-    ("n_bytes", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (999_960, "1.0 MB"),
-        (30_440_000, "30.4 MB"),
-        (1_550_000_000, "1.55 GB"),
-    ],
-)
-def test_sizes(n_bytes: int, text: str) -> None:
-    assert format_size(n_bytes) == text
-
-
-def test_a_table_lines_up() -> None:
-    assert table([("a", "bb"), ("ccc", "d")]) == ["a    bb", "ccc  d"]
-    assert table([]) == []

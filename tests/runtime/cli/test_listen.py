@@ -22,7 +22,7 @@ from specedge.runtime.cli import main
 from specedge.runtime.cli.listen import LiveLines, LiveText
 from specedge.runtime.longform.live import LiveUpdate
 from support.fake_cli import fake_model
-from support.fake_engine import FakeEngine, scripted_drafter
+from support.fake_engine import scripted_drafter
 from support.sound import wav_bytes
 
 DIM, PLAIN, CLEAR = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
@@ -135,19 +135,6 @@ UTTERANCES = [
 ]
 
 
-def test_a_pipe_gets_a_line_for_each_utterance() -> None:
-    out = io.StringIO()
-    lines = LiveLines(out)
-    for one in UTTERANCES[:4]:
-        lines.show(one)
-    assert out.getvalue() == "", "the utterance may go on"
-    for one in UTTERANCES[4:]:
-        lines.show(one)
-    assert out.getvalue() == "a b c.\n"
-    lines.close()
-    assert out.getvalue() == "a b c.\nd\n"
-
-
 def test_json_lines_say_what_is_final() -> None:
     out = io.StringIO()
     lines = LiveLines(out, as_json=True)
@@ -161,17 +148,6 @@ def test_json_lines_say_what_is_final() -> None:
     ]  # fmt: skip
     finals = [one for one in found if one["final"]]
     assert [(one["start"], one["end"]) for one in finals] == [(1.0, 4.0), (7.0, 8.0)]
-
-
-def test_json_names_another_provider_than_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for provider, expected in (("cpu", None), ("openvino 1 (a CPU)", "openvino 1 (a CPU)")):
-        monkeypatch.setattr(sys, "stdin", Stdin(wav_bytes(loud(16_000))))
-        monkeypatch.setattr(FakeEngine, "encoder_provider", provider)
-        assert main.main(["listen", "-", "-m", "x", "--json"]) == 0
-        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert found and {one.get("encoder_provider") for one in found} == {expected}
 
 
 def test_pauses_part_utterances_and_options_reach_the_detector(

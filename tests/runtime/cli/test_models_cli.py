@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -171,10 +170,3 @@ def test_pull_without_the_export_packages_names_them(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("specedge.export.export.NEEDED", ("not_installed",))
     result = run("pull", "tiny")
     assert isinstance(result.exception, ModelError) and "pip install not_installed" in str(result.exception)
-
-
-@pytest.mark.parametrize("name", sorted(models.commands))
-def test_every_command_shows_examples(name: str) -> None:
-    text = run(name, "--help").stdout
-    assert "Examples:" in text and f"specedge models {name}" in text
-    assert isinstance(models.commands[name], click.Command)

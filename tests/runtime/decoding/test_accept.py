@@ -105,16 +105,8 @@ def test_residual_leaves_exactly_the_models_distribution(classes: list[int] | No
     assert found == pytest.approx(p, abs=1e-3)
 
 
-def test_residual_at_temperature_zero_is_exact() -> None:
-    assert Residual().choose(row(), [Candidate(token=2)], Draw(0.0, None, 0)) == 0
-
-
 def choose(rule: AcceptanceRule, *candidates: Candidate) -> int:
     return rule.choose(row(), candidates, Draw(0.0, None, 0))
-
-
-def test_exact_takes_the_models_own() -> None:
-    assert choose(Exact(), Candidate(token=1), Candidate(token=4)) == 0
 
 
 def test_top_m_keeps_the_first_draft_of_the_m_likeliest() -> None:
@@ -182,21 +174,6 @@ def test_other_rules_are_marked_and_keep_the_counts(rule: AcceptanceRule, temper
 def test_without_drafts_every_rule_decodes_alike(rule: AcceptanceRule) -> None:
     for temperature in (0.0, 1.0):
         assert plain_fields(window(rule, temperature)) == plain_fields(window(Exact(), temperature))
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("exact", Exact()),
-        ("typical", Typical()),
-        ("top-3", TopM(m=3)),
-        ("0.8", Threshold(tau=0.8)),
-        ("1", Threshold(tau=1.0)),
-        ("0", Threshold(tau=0.0)),
-    ],
-)
-def test_rules_have_names(name: str, rule: AcceptanceRule) -> None:
-    assert rule_named(name) == rule and TranscribeOptions(accept=name).accept == name
 
 
 @pytest.mark.parametrize("name", ["", "top-", "top-0", "1.5", "-0.1", "nan", "best"])

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from specedge.errors import ResourceError, UsageError
+from specedge.errors import ResourceError
 from specedge.runtime.cli.main import main
 from specedge.runtime.device import Profile, load_profile, profile_path, save_profile
-from specedge.runtime.engine.calibrate import PASS_ROWS, _scatter, measure, usual_frames
-from specedge.runtime.engine.exactness import rows_are_exact
+from specedge.runtime.engine.calibrate import PASS_ROWS, measure
 from support.exported import bundle, engine
 
 PROFILE = Profile(threads=2, pass_s={1: 0.001, 2: 0.001, 8: 0.002}, encode_s=0.05, paths_s=0.002, rounds=3)
@@ -42,55 +41,6 @@ def test_measure_tells_what_several_paths_take_beyond_their_rows(monkeypatch: py
 
     monkeypatch.setattr(model, "forward_paths", slow)
     assert 0.04 < measure(model, rounds=1).paths_s < 1.0
-
-
-def test_a_size_is_timed_behind_a_pass_of_that_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As plain decoding's passes are: one of one row took a third longer behind a wide one or a tree, on the demo."""
-    model, sizes = engine(variant="one head of 64"), list[int]()
-    forward = model.forward
-
-    def counting(state: Any, ids: Any, *others: Any) -> Any:
-        sizes.append(len(ids))
-        return forward(state, ids, *others)
-
-    monkeypatch.setattr(model, "forward", counting)
-    measure(model, rounds=1)
-    timed = sizes[-2 * len(PASS_ROWS) :]
-    assert timed[::2] == timed[1::2] == [*reversed(PASS_ROWS)]
-
-
-def test_a_model_that_hears_short_windows_is_measured_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, heard = engine(), list[int]()
-    rows_are_exact(model, model.bundle)  # else the first pass over several paths asks, which encodes a window too
-    encode = model.encode
-
-    def listening(mel: Any) -> Any:
-        heard.append(mel.shape[1])
-        return encode(mel)
-
-    monkeypatch.setattr(model, "encode", listening)
-    n_frames = model.bundle.manifest.n_frames
-    measure(model, rounds=1)
-    short = replace(model.bundle.manifest, short_windows=True)
-    monkeypatch.setattr(model, "bundle", replace(model.bundle, manifest=short))
-    measure(model, rounds=1)
-    assert set(heard) == {n_frames, n_frames * 4 // 10 // 2 * 2} and usual_frames(short) < n_frames
-
-
-def test_measure_fits_a_short_text_context() -> None:
-    found = measure(engine(variant="odd lengths"), rounds=1)  # 37 positions
-    assert max(found.pass_s) <= 37 - 18
-
-
-def test_a_budget_that_is_spent_still_gives_a_round() -> None:
-    shares: list[float] = []
-    assert measure(engine(), rounds=5, budget_s=1e-9, on_progress=shares.append).rounds == 1
-    assert shares[-1] == 1.0
-
-
-def test_rounds_below_one_are_refused() -> None:
-    with pytest.raises(UsageError, match="rounds: got 0"):
-        measure(engine(), rounds=0)
 
 
 def test_a_profile_comes_back_as_it_was_kept() -> None:
@@ -166,7 +116,3 @@ def test_a_profile_belongs_to_what_the_encoder_runs_on(tmp_path: Path, monkeypat
     assert load_profile(opened.behind("openvino 1 (a CPU)").digest, PROFILE.threads) == PROFILE
     assert load_profile(opened.digest, PROFILE.threads) is None
     assert load_profile(opened.behind("openvino 2 (a CPU)").digest, PROFILE.threads) is None
-
-
-def test_scatter_leaves_the_fifth_at_either_end_out() -> None:
-    assert _scatter([1.0] * 8 + [9.0, 0.1]) == 1.0 and _scatter([1.0, 1.3]) == 1.3 and _scatter([2.0]) == 1.0

@@ -39,13 +39,6 @@ def test_the_chosen_chain_is_the_best_of_all(beliefs: list[float], n_pending: in
     assert gain == pytest.approx(gains[n] if n else 0.0, abs=1e-9)
 
 
-def test_the_row_that_the_even_row_rule_runs_anyway_costs_what_was_measured() -> None:
-    assert CostTable((1, 2, 64), (1.0, 1.0, 64.0)).best_chain([0.2])[0] == 1
-    deciding_on_it = CostTable((1, 2, 64), (1.0, 1.1, 64.0))
-    assert deciding_on_it.best_chain([0.05])[0] == 0
-    assert deciding_on_it.best_chain([0.2])[0] == 1
-
-
 @given(alpha=st.floats(0.05, 0.98), cost=st.floats(0.0, 1.5), slope=st.floats(0.0, 0.4))
 def test_k_star_is_the_best_of_all_lengths(alpha: float, cost: float, slope: float) -> None:
     rows = CostTable((1, 2, 66), (1.0, 1.0 + slope, 1.0 + 65 * slope))
@@ -73,9 +66,3 @@ def test_figures_of_the_paper() -> None:
 def test_tables_that_cannot_be(rows: tuple[int, ...], relative: tuple[float, ...]) -> None:
     with pytest.raises(UsageError, match="cost table"):
         CostTable(rows, relative)
-
-
-@pytest.mark.parametrize("beyond", [-0.1, float("nan"), float("inf")])
-def test_several_paths_cannot_cost_less_than_their_rows(beyond: float) -> None:
-    with pytest.raises(UsageError, match="several_paths"):
-        CostTable((1, 2), (1.0, 1.0), several_paths=beyond)

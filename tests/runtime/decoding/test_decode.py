@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -88,15 +87,6 @@ def test_plain_decoding_is_openai_whispers_loop(
     assert result.no_speech_prob == pytest.approx(no_speech, rel=1e-4)
     assert result.speculation == Speculation(passes=len(ids), tokens=len(ids))
     check_counts(result, engine)
-
-
-def test_a_long_prompt_shortens_the_window_as_in_openai_whisper() -> None:
-    prompt = [SPECIAL.sot_prev, *range(60, 80), *PROMPT]
-    chosen = options(n_text_ctx=40)
-    engine = HashEngine(SPECIAL, n_text_ctx=40, eot_bias=-50)
-    result = decode_window(engine, FEATURES, prompt, chosen)
-    assert len(result.tokens) == 40 + 1 - len(prompt)
-    assert list(result.tokens) == greedy(engine, prompt, chosen)[0]
 
 
 @pytest.mark.parametrize("prompt", [[SPECIAL.languages["en"]], [SPECIAL.sot] * 60])
@@ -263,35 +253,6 @@ def paths(proposed: DraftTree, n_paths: int = 4, n_rows: int = 64, budget: int =
     return [found.tokens(path) for path in found.paths(n_paths, n_rows)]
 
 
-def test_a_tree_is_cut_into_paths_best_first() -> None:
-    proposed = tree([1, 2, 3], [1, 4], [5, 6], [7])
-    assert paths(proposed) == [(1, 2, 3), (1, 4), (5, 6), (7,)]
-    assert paths(proposed, n_paths=2) == [(1, 2, 3), (1, 4)]
-    assert paths(proposed, n_rows=6) == [(1, 2, 3), (1, 4)], "all rows are as long as the longest"
-    assert paths(proposed, n_rows=0) == [(1, 2, 3)], "the best path is always there"
-    assert paths(proposed, budget=4) == [(1, 2, 3), (1, 4)], "the budget counts nodes"
-    assert paths(tree([50, 1], [2, 50, 3], [99, 100], [4])) == [(2,), (99,), (4,)], "cut with all below"
-    twins = DraftTree(tokens=np.array([1, 1, 2, 3]), parents=np.array([-1, -1, 0, 1]))
-    assert paths(twins) == [(1, 2)], "of two alike the first stays"
-    assert paths(DraftTree([])) == []
-
-
-@given(st.lists(st.integers(-2, 102), max_size=9), st.integers(1, 9), st.booleans())
-def test_a_chain_of_lists_is_checked_like_a_tree(ids: list[int], budget: int, has_conf: bool) -> None:
-    sure = [0.25 * (i % 5) for i in range(len(ids))] if has_conf else None
-    chain, context = DraftTree(ids, conf=sure), DraftContext(prompt=(), sampled=(), position=0)
-    same = DraftTree(ids, list(range(-1, len(ids) - 1)), conf=sure)
-
-    def checked(proposed: DraftTree) -> list[Any]:
-        guard = Guard(Scripted(lambda context, budget: proposed))
-        found = guard.propose(context, budget, n_vocab=100, useless={50})
-        assert guard.error is None
-        columns = (found.ids, found.parents, found.depths, found.nodes, found.names, found.conf or ())
-        return [*map(list, columns), dict(found.n_proposed), found.paths(4, 64), found.siblings(range(len(found)))]
-
-    assert checked(chain) == checked(same)
-
-
 @pytest.mark.parametrize(
     "chain",
     [
@@ -360,30 +321,6 @@ def test_the_path_that_is_right_is_followed_and_told() -> None:
     assert drafter.windows[0].n_paths == 4
 
 
-def test_a_drafter_made_of_several_is_counted_apart() -> None:
-    class Cascade(Scripted):
-        sources = ("map", "ngram")
-
-    chosen = options(n_text_ctx=64)
-    plain = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen)
-
-    def propose(context: DraftContext, budget: int) -> DraftTree:
-        right = plain.tokens[len(context.sampled) :][:2]
-        ids = np.array([*right[:1], 5], np.int32)
-        return DraftTree(tokens=ids, parents=np.array([-1, 0][: len(ids)]), source=np.arange(len(ids), dtype=np.uint8))
-
-    result = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen, Cascade(propose))
-    counts = result.speculation.by_drafter
-    assert set(counts) == {"map", "ngram"} and counts["map"].accepted == counts["map"].evaluated > 0
-    assert result.speculation.plus(result.speculation).by_drafter["map"].accepted == 2 * counts["map"].accepted
-
-
-def test_the_end_of_text_takes_no_row() -> None:
-    drafter = Scripted(lambda context, budget: DraftTree([SPECIAL.eot, 5]))
-    result = decode_window(HashEngine(SPECIAL), FEATURES, PROMPT, options(), drafter)
-    assert result.speculation.proposed > 0 and result.speculation.evaluated == 0
-
-
 class Constant(FakeEngine):
     """The same row for every prefix."""
 
@@ -424,23 +361,3 @@ def test_language_detection_is_a_softmax_over_the_language_tokens() -> None:
     assert list(found) == ["de", "fr", "en"] and sum(found.values()) == pytest.approx(1)
     assert found["de"] / found["fr"] == pytest.approx(math.e, rel=1e-5)
     assert engine.widths == [1] and engine.n_open == 0
-
-
-def test_counters_add_up_over_windows() -> None:
-    a = Speculation(
-        drafter="x", proposed=5, evaluated=4, accepted=2, bonus=1, passes=3, tokens=5, suspected_loops=1, decoder_s=1.0
-    )
-    total = a.plus(a)
-    assert total.suspected_loops == 2
-    assert (total.proposed, total.tokens, total.tokens_per_pass, total.acceptance_rate) == (10, 10, 10 / 6, 0.5)
-    assert Speculation().acceptance_rate is None and Speculation().tokens_per_pass is None
-    assert dataclasses.replace(a, decoder_s=9.0) == a, "times do not take part in comparisons"
-
-
-def test_a_prefix_in_the_prompt_is_not_the_beginning_of_what_is_sampled() -> None:
-    """openai-whisper's `sample_begin` lies after the prefix: the first sampled token is still an early timestamp."""
-    prompt = [*PROMPT, 65, 66]
-    engine = HashEngine(SPECIAL, seed=4)
-    result = decode_window(engine, FEATURES, prompt, options())
-    assert SPECIAL.timestamp_begin <= result.tokens[0] <= SPECIAL.timestamp_begin + 20
-    assert [*result.tokens, *([SPECIAL.eot] if result.finished else [])] == greedy(engine, prompt, options())[0]

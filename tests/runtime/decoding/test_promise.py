@@ -121,15 +121,6 @@ def test_a_machine_that_is_faulty_for_several_windows_alone_may_draft() -> None:
     assert found.exact and not found.windows_exact
 
 
-# --------------------------------------------------------------------------------------------------------- asked once
-def test_a_machine_is_asked_once(cache: Path, forgetful: None, probes: list[Engine], monkeypatch: Any) -> None:
-    opened = bundle("int8")
-    for _ in range(2):
-        assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
-        monkeypatch.setattr("specedge.runtime.engine.exactness._known", {})
-    assert len(probes) == 1
-
-
 def test_another_number_of_threads_or_switch_is_another_machine(
     cache: Path, forgetful: None, probes: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

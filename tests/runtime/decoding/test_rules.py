@@ -100,66 +100,12 @@ def test_equal_to_the_oracle(seed: int, sampled: list[int], timestamps: bool, li
     np.testing.assert_array_equal(row, np.array(expected, np.float32))
 
 
-def test_the_first_token_is_an_early_timestamp_and_never_blank() -> None:
-    row = flat()
-    rule_set(limit=5).apply(row, [])
-    assert allowed(row) == set(range(SPECIAL.timestamp_begin, SPECIAL.timestamp_begin + 6))
-    row = flat()
-    rule_set(timestamps=False).apply(row, [])
-    assert not allowed(row) & {SPACE[0], SPECIAL.eot}
-    rule_set(timestamps=False).apply(row := flat(), [65])
-    assert {SPACE[0], SPECIAL.eot} <= allowed(row)
-
-
 def test_control_tokens_are_suppressed_whatever_the_bundle_lists() -> None:
     row = flat()
     rule_set(timestamps=False).apply(row, [65])
     s = SPECIAL
     assert not allowed(row) & {s.transcribe, s.translate, s.sot, s.sot_prev, s.sot_lm, s.no_speech, *NON_SPEECH}
     assert s.no_timestamps in allowed(row), "openai-whisper forbids it only together with timestamps"
-
-
-def test_timestamps_come_in_pairs() -> None:
-    begin = SPECIAL.timestamp_begin
-    row = flat()
-    rules.timestamps_in_pairs(row, [begin], SPECIAL)
-    assert not allowed(row) & set(range(begin, SPECIAL.n_vocab)), "text follows the first timestamp"
-    rules.timestamps_in_pairs(row := flat(), [begin, 65, begin + 4], SPECIAL)
-    assert min(allowed(row)) == SPECIAL.eot, "no text between the two of a pair"
-    rules.timestamps_in_pairs(row := flat(), [begin, 65, begin + 4, begin + 4], SPECIAL)
-    assert not allowed(row) & set(range(begin, SPECIAL.n_vocab)), "text follows a pair"
-
-
-def test_timestamps_never_decrease_and_segments_have_a_length() -> None:
-    begin = SPECIAL.timestamp_begin
-    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65], SPECIAL)
-    assert min(t for t in allowed(row) if t >= begin) == begin + 4
-    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65, begin + 9], SPECIAL)
-    assert min(t for t in allowed(row) if t >= begin) == begin + 9, "the partner may be the same"
-    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65, begin + 9, begin + 9, 66], SPECIAL)
-    assert min(t for t in allowed(row) if t >= begin) == begin + 10
-
-
-def test_many_unlikely_timestamps_beat_one_likely_word() -> None:
-    row = flat()
-    row[65] = 3.0
-    rules.prefer_timestamps(row, [65], SPECIAL)
-    assert 65 not in allowed(row), "61 timestamps weigh exp(0) * 61 > exp(3)"
-    row = flat()
-    row[65] = 5.0
-    rules.prefer_timestamps(row, [65], SPECIAL)
-    assert 65 in allowed(row)
-    row = flat()
-    row[SPECIAL.timestamp_begin :] = -np.inf
-    rules.prefer_timestamps(row, [65], SPECIAL)
-    assert 65 in allowed(row)
-
-
-def test_a_tie_goes_to_the_text() -> None:
-    row = np.full(SPECIAL.n_vocab, -np.inf, np.float32)
-    row[[65, SPECIAL.timestamp_begin]] = 1.0
-    rules.prefer_timestamps(row, [65], SPECIAL)
-    assert allowed(row) == {65, SPECIAL.timestamp_begin}
 
 
 def test_ids_after_the_timestamps_are_no_timestamps() -> None:
@@ -171,20 +117,6 @@ def test_ids_after_the_timestamps_are_no_timestamps() -> None:
     assert extra not in allowed(row), "the first token is a timestamp"
     rules.timestamps_never_decrease(row := flat(special), [extra], special)
     assert special.timestamp_begin in allowed(row)
-
-
-def test_forbidden_tokens_are_those_no_prefix_allows() -> None:
-    with_times, without = rule_set(), rule_set(timestamps=False)
-    assert SPECIAL.no_timestamps in with_times.forbidden - without.forbidden
-    assert NON_SPEECH[0] in with_times.forbidden and SPECIAL.eot not in with_times.forbidden
-
-
-def test_ids_outside_the_vocabulary_in_a_bundle_list_are_ignored() -> None:
-    chosen = build_rules(
-        SPECIAL, space_ids=[], suppressed=[-1, 10**9], timestamps=False, max_initial_timestamp_index=None
-    )
-    chosen.apply(row := flat(), [])
-    assert allowed(row)
 
 
 @pytest.mark.slow
@@ -259,19 +191,6 @@ def test_penalties_are_off_unless_asked_for_and_come_before_whispers_rules() -> 
     assert np.isinf(apply(no_repeat_ngram_size=1)[[65, 66]]).all()
     # With the words made unlikely, all timestamps together are likelier than any text.
     assert min(allowed(apply(repetition_penalty=9.0))) >= SPECIAL.timestamp_begin
-
-
-def test_blanks_may_be_allowed() -> None:
-    chosen = build_rules(
-        SPECIAL,
-        space_ids=SPACE,
-        suppressed=[],
-        timestamps=False,
-        max_initial_timestamp_index=None,
-        suppress_blank=False,
-    )
-    chosen.apply(row := flat(), [])
-    assert {SPACE[0], SPECIAL.eot} <= allowed(row)
 
 
 @pytest.mark.parametrize("end", [-3.5, 2.0, 0.0])

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specedge.errors import UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
@@ -35,38 +33,6 @@ def options(**more: Any) -> DecodeOptions:
 def test_noise_is_the_same_on_every_machine() -> None:
     values = noise(seed=3, window_key=1500, temperature=0.4, sample=2).gumbel(17, 4)
     np.testing.assert_allclose(values, GOLDEN, rtol=1e-12)
-
-
-def test_every_part_of_the_key_counts() -> None:
-    base = noise().gumbel(3, 8)
-    others = [noise(seed=1), noise(seed=-1), noise(seed=2**80), noise(window_key=1), noise(temperature=0.9)]
-    for other in [*others, noise(sample=1)]:
-        assert not np.isclose(other.gumbel(3, 8), base).any()
-    assert not np.isclose(noise().gumbel(4, 8), base).any()
-    assert noise().uniform(3) != noise().uniform(4) and 0 < noise().uniform(3) < 1
-
-
-@given(position=st.integers(0, 2**31), tokens=st.lists(st.integers(0, 5000), max_size=9))
-def test_a_tokens_noise_does_not_depend_on_who_asks(position: int, tokens: list[int]) -> None:
-    found = noise().gumbel_of(position, np.array(tokens, np.intp))
-    assert found.tolist() == noise().gumbel(position, 5001)[tokens].tolist()
-
-
-def test_noise_is_gumbels() -> None:
-    values = noise().gumbel(0, 200_000)
-    assert np.isfinite(values).all()
-    assert values.mean() == pytest.approx(0.5772157, abs=0.01) and values.std() == pytest.approx(
-        math.pi / 6**0.5, abs=0.01
-    )
-
-
-@given(seed=st.integers(0, 1000), temperature=st.sampled_from([0.2, 1.0, 2.0]), forbidden=st.integers(0, 199))
-def test_looking_at_likely_tokens_only_changes_nothing(seed: int, temperature: float, forbidden: int) -> None:
-    logits = np.random.default_rng(seed).standard_normal(200).astype(np.float32) * 20
-    logits[forbidden] = -np.inf
-    key = noise(seed=seed, temperature=temperature)
-    expected = int((logits.astype(np.float64) / temperature + key.gumbel(5, 200)).argmax())
-    assert Draw(temperature, key, 5).own(logits) == expected != forbidden
 
 
 def test_samples_have_the_softmaxs_distribution() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.errors import Interrupted, ModelError
@@ -43,6 +43,7 @@ def run_together(engine: HashEngine, texts: Sequence[Decoding[WindowResult]]) ->
     return alone(engine, together(texts))
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     ways=st.lists(st.sampled_from(WAYS), min_size=1, max_size=5),
@@ -104,15 +105,6 @@ def test_drafters_made_of_one_draft_for_several_texts_and_learn_from_all(kind: s
     for one in (*others, first):
         assert one is not None
         one.close()
-
-
-def test_samples_and_beams_share_their_passes_with_each_other() -> None:
-    engine = engine_of(eot_bias=-50.0)
-    for way, n_texts in (({"temperature": 0.5, "best_of": 4}, 4), ({"beam_size": 4}, 4)):
-        counted = decode_window(engine, "window", PROMPT, options(timestamps=False, **way)).speculation
-        assert counted.texts_per_pass is not None and counted.texts_per_pass > 0.8 * n_texts
-        assert counted.rows_per_pass is not None and counted.rows_per_pass >= counted.texts_per_pass
-    assert engine.n_open == 0
 
 
 class OnlyOne(Drafter):
@@ -203,31 +195,3 @@ def test_texts_come_and_go() -> None:
                 break
             found |= {one.key: one.result() for one in sharing.took(run(engine, sharing.wanted))}
     assert [plain_fields(found[i]) for i in range(9)] == [plain_fields(one) for one in expected]
-
-
-@pytest.mark.parametrize("n_texts", [2, 8, 16])
-def test_a_row_beside_others_costs_what_it_adds_and_a_pass_saved_is_a_share(n_texts: int) -> None:
-    costs = CostTable((1, 2, 8, 16, 64), (1.0, 1.0, 1.5, 2.0, 5.0))
-    beside = costs.beside(n_texts, n_texts)
-    plain = costs.cost(n_texts)
-    for k in (2, 4, 6, 10):
-        more = costs.cost(n_texts - 1 + k) - plain
-        assert beside.price(k) - beside.price(1) == pytest.approx(more / (plain / n_texts))
-    assert beside.price(1) == 1
-    assert costs.beside(1, 2) is costs
-
-
-def test_a_drafter_hears_who_shares_its_passes_and_when_nobody_does() -> None:
-    engine, chosen = engine_of(eot_bias=-50.0), options(timestamps=False)
-    told: list[tuple[int, int]] = []
-
-    class Hears(Scripted):
-        def share(self, n_texts: int, n_rows: int) -> None:
-            told.append((n_texts, n_rows))
-
-    guard = Guard(Hears(lambda context, budget: DraftTree([])))
-    drafted = decoding(engine, "window 0", PROMPT, replace(chosen, n_sample=6), guard)
-    run_together(engine, [drafted, decoding(engine, "window 1", PROMPT, replace(chosen, n_sample=6))])
-    assert told[-1] == (2, 2), "two texts of a row each"
-    decode_window(engine, "window 0", PROMPT, chosen, guard)
-    assert told[-1] == (1, 1)

@@ -12,14 +12,13 @@ from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.decoding.drafter import DraftContext, Drafter, EmptyDrafter, TargetModel, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, TargetModel, WindowContext
 from specedge.runtime.device import DEFAULT_COSTS, Profile, save_profile
 from specedge.runtime.drafters import registry
 from specedge.runtime.drafters.registry import costs_here, make_drafter, runnable, threads_here
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter
-from specedge.runtime.options import HEAD_KINDS, DrafterOptions
+from specedge.runtime.options import DrafterOptions
 from support.exported import bundle
-from support.paths import DEMO
 
 
 def here(*, weighs: bool = True) -> TargetModel:
@@ -93,15 +92,6 @@ def test_what_cannot_be_is_refused(name: str, options: dict[str, Any], message: 
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_drafter_that_is_made_already_is_taken_as_it_is() -> None:
-    made = EmptyDrafter()
-    assert make_drafter(made, here()) is made
-
-
-def test_no_drafter(token_map: Path) -> None:
-    assert isinstance(make_drafter("none", here()), EmptyDrafter)
-
-
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_a_map_that_is_given_is_read(token_map: Path, preset: str) -> None:
     made = make_drafter(DrafterOptions("tokenmap", token_maps=[token_map], map_preset=preset), here())
@@ -146,18 +136,6 @@ def test_runnable_are_those_that_need_nothing_else(token_map: Path) -> None:
     assert runnable(bundle(), DrafterOptions("draft", draft_model="tiny")) == ("none", "ngram", "draft")
 
 
-@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
-def test_the_bundled_model_brings_what_its_card_says() -> None:
-    opened = Bundle.open(DEMO, verify=False)
-    assert runnable(opened, DrafterOptions()) == ("none", "ngram", "tokenmap", "ctc", *HEAD_KINDS)
-
-
-def test_dear_rows_keep_a_drafter_from_guessing(token_map: Path) -> None:
-    save_profile(bundle().digest, Profile(threads=2, pass_s={1: 0.01, 2: 0.5, 3: 9.0, 8: 30.0}, encode_s=0.1, rounds=1))
-    made = make_drafter(DrafterOptions("tokenmap", token_maps=[token_map]), here())
-    assert len(drafted(made, bundle(), (5,))) <= 1  # a lone row is run as two
-
-
 def test_only_remember_reads_and_writes_the_users_cache(home: Path) -> None:
     for remember in (False, True, False):
         made = make_drafter(DrafterOptions("ngram", remember=remember), here())
@@ -195,14 +173,6 @@ def test_what_one_of_them_cannot_be_made_of_closes_the_others(token_map: Path, m
         made = DrafterOptions("auto", token_maps=[token_map])
         registry._made(["tokenmap", "draft"], here(), made)
     assert len(closed) == 1
-
-
-@pytest.mark.skipif(not (DEMO).is_dir(), reason="the bundled model is not in this tree")
-def test_auto_hears_first_where_there_is_a_head() -> None:
-    opened = Bundle.open(DEMO, verify=False)
-    made = make_drafter("auto", TargetModel(opened, threads=2))
-    made.close()
-    assert made.sources == ("earlier", "ctc", "mtp-latent", "tokenmap")
 
 
 def test_threads_are_chosen_among_those_that_were_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:

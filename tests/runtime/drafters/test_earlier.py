@@ -69,14 +69,6 @@ def test_another_attempt_at_a_window_is_drafted_from_the_one_that_was_thrown_awa
     assert plain_fields(other) == plain_fields(decoded(Heard(2), Guard()))
 
 
-def test_features_that_cannot_be_told_apart_are_never_known_again() -> None:
-    drafter = EarlierDrafter(FREE)
-    for _ in range(2):
-        drafter.begin(window(b"opaque"))
-        assert offered(drafter) == []
-        drafter.end((5, 6, 7))
-
-
 def test_a_text_is_taken_up_at_the_longest_run_of_tokens() -> None:
     drafter = EarlierDrafter(FREE)
     former = (BEGIN, 5, 6, 7, 8, 5, 6, 9, 10, BEGIN + 20)
@@ -86,12 +78,6 @@ def test_a_text_is_taken_up_at_the_longest_run_of_tokens() -> None:
     # 77 is said in place of the 7, then the text goes on.
     assert offered(drafter, BEGIN, 5, 6, 77)[:2] == [8, 5]
     assert offered(drafter, BEGIN, 5, 6, 77, 8, 5, 6)[:2] == [9, 10]
-
-
-def test_behind_tokens_that_are_new_the_place_is_found_again() -> None:
-    drafter = EarlierDrafter(FREE)
-    drafter.begin(window(earlier=(5, 6, 7, 8, 20, 21, 22, 23)))
-    assert offered(drafter, 50, 51, 20, 21)[:2] == [22, 23]
 
 
 def test_timestamps_move_with_the_window() -> None:

@@ -72,12 +72,6 @@ def test_the_next_call_has_the_drafter_of_the_last(model: WhisperModel, made: li
     assert drafter.n_windows == 3 and not drafter.is_closed
 
 
-def test_calls_at_the_same_time_have_drafters_of_their_own(model: WhisperModel, made: list[Noted]) -> None:
-    first, second = call(model), call(model)
-    list(first), list(second)
-    assert [drafter.n_windows for drafter in made] == [1, 1]
-
-
 def test_a_call_whose_drafter_fails_gives_nothing_back(model: WhisperModel, made: list[Noted]) -> None:
     failing = call(model)
     made[0].raises = True
@@ -96,14 +90,6 @@ def test_a_call_that_is_left_early_gives_its_drafter_back(model: WhisperModel, m
     assert not drafter.is_closed and drafter.n_windows == 2
 
 
-def test_a_call_that_is_left_behind_a_failure_gives_nothing_back(model: WhisperModel, made: list[Noted]) -> None:
-    failing = call(model)
-    made[0].raises = True
-    next(failing)
-    failing.close()  # type: ignore[attr-defined]
-    assert made[0].is_closed
-
-
 def test_other_options_are_another_drafter(model: WhisperModel, made: list[Noted], tmp_path: Path) -> None:
     map_file = tmp_path / "a.tmap"
     map_file.write_bytes(b"one")
@@ -114,11 +100,6 @@ def test_other_options_are_another_drafter(model: WhisperModel, made: list[Noted
     list(call(model, drafter="tokenmap", token_map=map_file))
     list(call(model, drafter="ngram"))
     assert len(made) == 3
-
-
-def test_what_saves_when_it_is_closed_is_closed(model: WhisperModel, made: list[Noted]) -> None:
-    list(call(model, drafter="ngram", remember=True))
-    assert made[0].is_closed
 
 
 def test_a_drafter_of_the_programs_own_is_left_alone(model: WhisperModel, made: list[Noted]) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +20,6 @@ from support.fake_engine import HashEngine, Script, ScriptedEngine, special_toke
 SPECIAL = special_tokens()
 PROMPT = (SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe or 0)
 FREE = CostTable((1, 64), (1.0, 1.0))
-STEEP = CostTable((1, 2, 3, 64), (1.0, 1.0, 1.6, 40.0))
 TEXT = [*words(" the", " pump", " is", " on"), ord(".")]
 TIME = SPECIAL.timestamp_begin
 
@@ -105,16 +102,6 @@ def test_behind_a_timestamp_only_the_audio_knows() -> None:
     assert list(proposal(made, [TIME, *TEXT[:2]]).tokens) == TEXT[2:]
 
 
-def test_guesses_that_fail_are_believed_less_and_then_not_made() -> None:
-    made = learned(NgramDrafter(STEEP), TEXT, TEXT)
-    assert len(proposal(made, TEXT[:2])) > 1
-    for _ in range(60):
-        drafted = list(proposal(made, TEXT[:2]).tokens)
-        if drafted:
-            made.observe(replace(verdict(drafted, 0), evaluated=tuple(range(len(drafted)))))
-    assert len(proposal(made, TEXT[:2])) <= 1  # the row that is run anyway
-
-
 def test_the_users_cache_is_asked_second_and_learns_too(tmp_path: Path) -> None:
     other = [*TEXT[:3], *words(" leak", " now")]
     with UserCache(tmp_path / "c.sqlite", bytes(32)) as cache:
@@ -149,16 +136,6 @@ def test_a_text_in_a_circle_is_a_suspected_loop_of_its_window_and_no_other() -> 
         guard.end(tuple(tokens))
     assert counts == [0, 1, 0, 1]
     assert guard.error is None and guard.suspected_loops == 2
-
-
-def test_a_long_text_that_was_known_is_no_loop() -> None:
-    known = [TIME, *(int(i) for i in np.random.default_rng(1).permutation(200)), TIME + 50]
-    guard = Guard(NgramDrafter(FREE))
-    engine = ScriptedEngine(SPECIAL, [Script(tokens=known)])
-    for _ in range(3):
-        found = _decoded(engine, guard).speculation
-        guard.end(tuple(known))
-    assert found.accepted > 100 and found.suspected_loops == 0
 
 
 def test_a_count_survives_the_drafter_that_made_it() -> None:
@@ -197,10 +174,3 @@ def test_the_text_is_that_of_plain_decoding(seed: int, temperature: float, n_kno
     assert guard.error is None
     assert plain_fields(found) == plain_fields(plain)
     assert found.speculation.tokens == plain.speculation.tokens
-
-
-def test_what_was_counted_in_one_window_is_not_counted_again_in_the_next() -> None:
-    cache = NgramCache()
-    cache.learn([1, 2, 3])
-    cache.learn([2, 3, 4], 2)
-    assert cache.pairs([2]) == [(3, 1)] and cache.pairs([2, 3]) == [(4, 1)]

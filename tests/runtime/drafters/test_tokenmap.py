@@ -16,16 +16,12 @@ from specedge.maps.build import BuildOptions, build
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
-from specedge.runtime.decoding.payoff import Guesses
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
 from specedge.runtime.papers.tokenmap import PaperTokenMapDrafter
-from specedge.runtime.text.beginnings import Beginnings
-from specedge.runtime.text.speech_tokens import SpeechTokens
-from specedge.runtime.text.tokenizer import Tokenizer
 from support.drafting import parents_of
-from support.fake_engine import HashEngine, special_tokens, tokenizer, words
+from support.fake_engine import HashEngine, special_tokens, words
 from support.token_maps import sealed, sections_of
 
 SPECIAL = special_tokens()
@@ -98,39 +94,6 @@ def test_the_sentence_so_far_decides(pumps: TokenMap) -> None:
     assert list(proposal(drafter(pumps), words(" zero")).tokens)[:2] == words(" one", " two")
 
 
-def test_a_sentence_that_has_ended_is_no_context_for_the_next(pumps: TokenMap) -> None:
-    assert list(proposal(drafter(pumps), [*words(" zero", " one", " two"), STOP]).tokens) == [*PUMP, STOP]
-
-
-def test_a_text_that_begins_without_the_space_of_the_map_is_drafted_so(pumps: TokenMap) -> None:
-    tokens = tokenizer(SPECIAL)
-    bare = Tokenizer(
-        tokens.ranks[: SPECIAL.eot], SpeechTokens(n_vocab=SPECIAL.n_vocab, eot=SPECIAL.eot, before=(), behind=())
-    )
-    made = TokenMapDrafter([pumps], FREE, ends=lambda token: token == STOP, beginnings=Beginnings(bare))
-    text = tokens.encode("the pump is on.")
-    assert list(proposal(made).tokens) == text
-    assert list(proposal(made, text[:-2]).tokens) == text[-2:]
-    spaced, without = (proposal(one).conf for one in (drafter(pumps), made))
-    assert spaced is not None and without is not None
-    assert list(without) == [spaced[0], 1.0, 1.0, *spaced[1:]], "of three tokens the first bears the doubt of the word"
-
-
-def test_a_window_with_timestamps_opens_with_one(pumps: TokenMap) -> None:
-    tokens = list(proposal(drafter(pumps), prompt=TIMED_PROMPT).tokens)
-    assert tokens == [SPECIAL.timestamp_begin, *PUMP, STOP]
-
-
-def test_a_segment_begins_where_the_last_one_ended(pumps: TokenMap) -> None:
-    end = SPECIAL.timestamp_begin + 70
-    sampled = [SPECIAL.timestamp_begin, *PUMP, STOP, end]
-    assert list(proposal(drafter(pumps), sampled, prompt=TIMED_PROMPT).tokens)[:2] == [end, PUMP[0]]
-    again = list(proposal(drafter(pumps), [*sampled, end], prompt=TIMED_PROMPT).tokens)
-    assert again == [*PUMP, STOP]
-    first = list(proposal(drafter(pumps), [SPECIAL.timestamp_begin], prompt=TIMED_PROMPT).tokens)
-    assert first == [*PUMP, STOP], "one timestamp has none before it"
-
-
 def test_several_paths_go_only_where_they_pay_for_what_such_a_pass_takes_more(pumps: TokenMap) -> None:
     dear = CostTable(FREE.rows, FREE.relative, several_paths=3.0)
     tree = proposal(drafter(pumps, costs=dear), words(" the"), n_paths=3)
@@ -151,42 +114,9 @@ def test_of_several_continuations_three_are_drafted(tmp_path: Path) -> None:
     assert [token for token, parent in zip(tree.tokens, parents_of(tree), strict=True) if parent == -1] == [30, 31, 32]
 
 
-def test_a_hit_in_each_map_is_enough(pumps: TokenMap, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three lengths of key would find something."""
-    looked: list[int] = []
-    followed = TokenMapDrafter._followed
-    monkeypatch.setattr(
-        TokenMapDrafter,
-        "_followed",
-        lambda made, map_, n, *others: looked.append(n) or followed(made, map_, n, *others),
-    )
-    for n_maps in (1, 2):
-        looked.clear()
-        proposal(drafter(*[pumps] * n_maps), words(" the", " pump"))
-        assert looked == [3] * n_maps
-
-
-def test_only_the_first_drafter_closes_its_maps(pumps: TokenMap, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[TokenMap] = []
-    monkeypatch.setattr(TokenMap, "close", lambda map_: closed.append(map_))
-    made = drafter(pumps)
-    twin = made.another()
-    twin.close()
-    assert not closed and len(proposal(twin)) == 0 < len(proposal(made))
-    made.close()
-    assert closed == [pumps] and len(proposal(made)) == 0
-
-
 def test_what_no_map_has_gives_no_draft(pumps: TokenMap) -> None:
     assert len(proposal(drafter(pumps), [65, 66, 67])) == 0
     assert len(proposal(drafter(), words(" the"))) == 0
-
-
-def test_the_longer_gain_wins_over_the_order_of_maps(pumps: TokenMap, tmp_path: Path) -> None:
-    build([[*words(" the", " two"), STOP]] * 2 + [[*words(" the", " one"), STOP]] * 2, tmp_path / "b.tmap",
-          n_text=SPECIAL.eot, fingerprint=bytes(32))  # fmt: skip
-    with TokenMap.open(tmp_path / "b.tmap") as unsure:
-        assert list(proposal(drafter(unsure, pumps), words(" the")).tokens)[0] == words(" pump")[0]
 
 
 def test_the_papers_settings(pumps: TokenMap) -> None:
@@ -262,38 +192,13 @@ def test_refused_guesses_are_held_against_the_map(pumps: TokenMap) -> None:
     assert len(proposal(made, words(" zero"))) <= 1
 
 
-def test_a_sibling_that_was_passed_over_is_held_against_the_map_too(
-    pumps: TokenMap, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = drafter(pumps)
-    tree = proposal(made, words(" the"), n_paths=3)
-    tokens, parents = list(tree.tokens), parents_of(tree)
-    leak = tokens.index(words(" leak")[0])
-    told: list[tuple[float, bool]] = []
-    monkeypatch.setattr(
-        Guesses, "count", lambda _, confidence, class_, *, accepted: told.append((confidence, accepted))
-    )
-    conf = list(tree.conf) if tree.conf is not None else []
-    verdict = Verdict(
-        drafted=(tokens[0], tokens[leak]),
-        n_accepted=2,
-        token=STOP,
-        finished=False,
-        evaluated=tuple(range(len(tree))),
-        nodes=(0, leak),
-    )
-    made.observe(verdict)
-    shown = [(node, node in (0, leak)) for node in range(len(tree)) if parents[node] in (-1, 0)]
-    assert len(shown) == 3  # what follows the refused sibling, and what was not asked, is not known
-    assert told == [(pytest.approx(conf[node]), accepted) for node, accepted in shown]
-
-
 def _decode(engine: HashEngine, made: TokenMapDrafter | None, timestamps: bool, temperature: float) -> WindowResult:
     rules = build_rules(SPECIAL, space_ids=[32], suppressed=[], timestamps=timestamps, max_initial_timestamp_index=50)
     options = DecodeOptions(rules=rules, n_text_ctx=48, temperature=temperature)
     return decode_window(engine, b"window", TIMED_PROMPT if timestamps else PLAIN_PROMPT, options, made)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**16),
@@ -320,19 +225,6 @@ def test_the_text_is_that_of_plain_decoding(
     assert found.tokens == plain.tokens
     assert found.token_logprobs == plain.token_logprobs
     assert found.speculation.tokens == plain.speculation.tokens
-
-
-def test_a_longer_key_sees_the_sentence_before_too(letters_path: Path) -> None:
-    with TokenMap.open(letters_path) as opened:
-        assert list(proposal(drafter(opened), LETTERS[5][:4]).tokens) == LETTERS[5][4:]
-        alone = proposal(paper(opened, options=TokenMapOptions()), LETTERS[5][:4])
-        assert list(alone.tokens)[:2] == LETTERS[0][:2], "the paper's drafter sees a sentence that begins"
-
-
-def test_the_audio_before_the_window_is_part_of_the_text(letters_path: Path) -> None:
-    with TokenMap.open(letters_path) as opened:
-        found = list(proposal(drafter(opened), history=tuple(LETTERS[3][:4])).tokens)
-    assert found == LETTERS[3][4:]
 
 
 def test_a_lying_map_found_while_running_drops_the_drafter(

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from specedge.errors import BundleError, Interrupted, UsageError
-from specedge.runtime.bundle.manifest import require_align
-from specedge.runtime.engine import engine as aligner
 from specedge.runtime.engine.engine import Engine, Features
 from support.exported import bundle, engine, noise_mel
 
@@ -38,11 +36,6 @@ def test_probabilities_are_the_decoders_among_text_tokens(features: Features, n_
     probs = made.align(features, ids).token_probs
     assert probs.dtype == np.float32 and probs == pytest.approx(expected, abs=1e-6)
     assert 0 in probs or n_rows < 33  # some were no text
-
-
-def test_one_row_has_scores_and_no_probabilities(features: Features) -> None:
-    found = engine("int8").align(features, [7])
-    assert found.scores.shape == (2, 1, 100) and found.token_probs.shape == (0,)
 
 
 def test_a_row_sees_the_rows_before_it_only(features: Features) -> None:
@@ -75,27 +68,6 @@ def test_decoding_is_not_disturbed(features: Features) -> None:
     made.release(state)
 
 
-def test_the_graph_is_loaded_when_it_is_first_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    loads: list[str] = []
-    load = aligner.load_graph
-    monkeypatch.setattr(aligner, "load_graph", lambda *args, **kwargs: loads.append(args[1]) or load(*args, **kwargs))
-    made = Engine(bundle("int8"), threads=1, cache=False)
-    window = made.encode(noise_mel(80, 200))
-    assert "align" not in loads
-    made.align(window, [1, 2])
-    made.align(window, [3])
-    assert loads.count("align") == 1
-
-
-def test_it_works_beside_packed_weights(features: Features) -> None:
-    """They are packed for the three other graphs only: the align graph stays in the bundle."""
-    packed = Engine(bundle("int8"), threads=2)
-    ids = ids_of(12)
-    expected, found = engine("int8").align(features, ids), packed.align(features, ids)
-    assert np.array_equal(found.scores, expected.scores)
-    assert np.array_equal(found.token_probs, expected.token_probs)
-
-
 def test_it_can_be_cancelled(features: Features) -> None:
     made = Engine(bundle("int8"), threads=1, cache=False)
     made.cancel()
@@ -110,11 +82,3 @@ def test_a_graph_for_other_heads_is_refused(features: Features) -> None:
     changed = replace(made, manifest=replace(made.manifest, alignment_heads=((1, 0),)))
     with pytest.raises(BundleError, match="scores does not fit the manifest's dimensions"):
         Engine(changed, threads=1, cache=False).align(features, [1])
-
-
-def test_what_is_missing_can_be_asked_beforehand() -> None:
-    manifest = bundle("int8").manifest
-    require_align(manifest, "here")
-    bare = replace(manifest, graphs={name: spec for name, spec in manifest.graphs.items() if name != "align"})
-    with pytest.raises(BundleError, match="^here: this bundle has no graph for word timestamps"):
-        require_align(bare, "here")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime import device
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
 from specedge.runtime.engine import doctor
@@ -20,7 +19,6 @@ from specedge.runtime.engine.doctor import GOLDEN_TOLERANCE, examine, render
 from specedge.runtime.engine.engine import Engine, State
 from specedge.runtime.engine.exactness import PATHS_PER_PASS, ROWS_PER_PASS
 from support.exported import PRECISIONS, bundle
-from support.speech_checkpoints import speech_bundle
 
 
 class Coupled(Engine):
@@ -107,29 +105,6 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["shares_passes"] is True
 
 
-def test_one_cpu_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    monkeypatch.setattr(device, "threads_allowed", lambda: 1)
-    monkeypatch.setattr(doctor, "threads_allowed", lambda: 1)
-    if cpus:
-        os.sched_setaffinity(0, {min(cpus)})
-    try:
-        report = examine(bundle("int8"))
-    finally:
-        if cpus:
-            os.sched_setaffinity(0, cpus)
-    assert report.healthy and report.threads_allowed == 1
-    assert {row.threads for row in report.invariance.results} == {1, 2}
-
-
-def test_nothing_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
-    examine(bundle("int8"), threads=(1,))
-    assert not (tmp_path / "cache").exists()
-
-
 @pytest.mark.parametrize("golden", [None, [[1.0, 2.0], [3.0]], [["a"]]])
 def test_a_bundle_without_usable_numbers_is_judged_by_its_rows(golden: Any) -> None:
     report = examine(without_selfcheck(bundle("int8"), golden), threads=(1,))
@@ -153,15 +128,6 @@ def test_rows_that_notice_their_company_end_with_1(
             if (n_windows, n_paths) == ("1", "1"):
                 differing[int(width)] = int(n_differing)
     assert [width for width, n in sorted(differing.items()) if n] == [8, 16]
-
-
-def test_json_of_a_faulty_machine_ends_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(doctor, "open_engine", Coupled)
-    assert main(["doctor", "-m", str(bundle("int8").path), "-t", "1", "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert report["healthy"] is False and report["invariance"]["exact"] is False and report["agrees"] is True
 
 
 @pytest.mark.parametrize(
@@ -225,9 +191,3 @@ def test_bad_requests_are_one_line_and_a_code(
     assert main(["doctor", *(argument.format(tmp=tmp_path) for argument in arguments)]) == code
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and message in said.err
-
-
-def test_a_speech_llm_is_not_told_to_get_what_it_cannot_have() -> None:
-    page = render(examine(speech_bundle(), threads=(1,)))
-    (line,) = [line for line in page.splitlines() if line.startswith("texts share no passes")]
-    assert "speech LLM" in line and "needs" not in line

@@ -9,11 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
-from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine import engine as engine_module
 from specedge.runtime.engine.engine import Engine, Features
 from support.exported import PRECISIONS, bundle, engine, noise_mel
-from support.paths import DEMO
 
 
 @pytest.fixture
@@ -50,18 +48,6 @@ def test_windows_encoded_together_have_the_bits_of_their_own(
         assert all(map(same, made.encode_all(windows), alone))
 
 
-@pytest.mark.slow
-def test_the_bundled_model_shares_passes_or_proves_that_it_cannot(passes: list[int]) -> None:
-    opened = Bundle.open(DEMO)
-    made = Engine(opened, threads=2)
-    windows = [noise_mel(made.dims.n_mels, opened.manifest.n_frames, seed=seed) for seed in range(4)]
-    alone = [made.encode(window) for window in windows]
-    passes.clear()
-    for _ in range(2):
-        assert all(map(same, made.encode_all(windows), alone))
-    assert passes in ([1, 1, 2, 2, 2, 2], [1, 1, 2] + [1] * 6)
-
-
 def test_a_pass_of_a_size_that_is_exact_is_shared_from_then_on(
     passes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,23 +78,6 @@ def test_where_neighbours_are_noticed_windows_take_turns(passes: list[int], monk
     for _ in range(3):
         assert all(map(same, made.encode_all(windows), alone))
     assert passes == [1, 1, 2, 1, 1, 1, 1]
-
-
-def test_long_windows_have_passes_of_their_own(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = engine("int8")
-    monkeypatch.setattr(engine_module, "SHARED_POSITIONS", 100)
-    made.encode_all([noise_mel(made.dims.n_mels, 200)] * 3)
-    assert passes == [1, 1, 1]
-
-
-def test_the_number_at_once_keeps_features_within_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = engine("int8")
-    one = made.encode(noise_mel(made.dims.n_mels, 2 * made.dims.n_audio_ctx))
-    n_bytes = one.hidden.nbytes + sum(array.nbytes for array in one.cross.values())
-    monkeypatch.setattr(engine_module, "MAX_FEATURE_BYTES", 5 * n_bytes)
-    assert made.n_at_once == 5
-    monkeypatch.setattr(engine_module, "MAX_FEATURE_BYTES", n_bytes - 1)
-    assert made.n_at_once == 1
 
 
 @pytest.mark.parametrize("lengths", [[], [200, 190]])

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -160,36 +159,6 @@ def test_the_decoder_does_not_notice_the_number_of_threads(precision: str) -> No
         assert all(result.n_differing == 0 and result.threads == threads for result in results)
 
 
-def test_greedy_in_wide_passes_is_greedy() -> None:
-    """Speculation with an oracle and with a liar both end in plain greedy decoding's tokens."""
-    made = engine("int8")
-    plain = greedy(made, draft=lambda tokens: [])
-    full = (*plain, *plain)
-    assert greedy(made, draft=lambda tokens: full[len(tokens) : len(tokens) + 7]) == plain
-    assert greedy(made, draft=lambda tokens: [(full[len(tokens)] + 1) % 1000] * 4) == plain
-    mixed = greedy(made, draft=lambda tokens: [*full[len(tokens) : len(tokens) + 2], 3, 4, 5])
-    assert mixed == plain and len(set(plain)) > 5
-
-
-def greedy(made: Engine, draft: Any, n_tokens: int = 40) -> list[int]:
-    state = made.start(features("int8"))
-    tokens: list[int] = []
-    pending = [7, 8, 9]
-    while len(tokens) < n_tokens:
-        guesses = list(draft(tokens))[: n_tokens - len(tokens)]
-        logits = made.forward(state, [*pending, *guesses])[len(pending) - 1 :]
-        n_right = 0
-        for depth, row in enumerate(logits):
-            tokens.append(int(row.argmax()))
-            if depth == len(guesses) or guesses[depth] != tokens[-1]:
-                break
-            n_right += 1
-        made.commit(state, len(pending) + n_right)
-        pending = [tokens[-1]]
-    made.release(state)
-    return tokens[:n_tokens]
-
-
 # -------------------------------------------------------------------------------------------------------- states
 def test_two_texts_at_once_do_not_mix() -> None:
     made = engine("int8")
@@ -223,14 +192,6 @@ def test_a_text_that_goes_back_is_one_that_never_went_on(state: State) -> None:
     made.commit(state, 30)
     state.length = 11
     assert same_bits(made.forward(state, ids[11:20]), one_by_one("int8")[11:20])
-
-
-def test_logits_are_the_callers_until_the_next_pass(state: State) -> None:
-    made = engine("int8")
-    logits = made.forward(state, text()[:4])
-    logits[:] = -np.inf
-    made.commit(state, 4)
-    assert same_bits(made.forward(state, text()[4:8]), one_by_one("int8")[4:8])
 
 
 def test_features_outlive_their_engine() -> None:
@@ -273,42 +234,10 @@ def test_ids_outside_the_vocabulary_are_refused(ids: list[int], state: State) ->
         engine("int8").forward(state, ids)
 
 
-def test_a_pass_without_rows_is_refused(state: State) -> None:
-    with pytest.raises(UsageError, match="a pass of 0 rows after 0: expected 1 to 64"):
-        engine("int8").forward(state, [])
-
-
-@pytest.mark.parametrize("wanted", [[], [3], [-1], [0, 1, 7]])
-def test_rows_outside_the_pass_are_refused(wanted: list[int], state: State) -> None:
-    with pytest.raises(UsageError, match="of a pass of 3: expected 0 to 2"):
-        engine("int8").forward(state, [1, 2, 3], wanted)
-
-
-def test_only_rows_of_the_last_pass_can_be_kept(state: State) -> None:
-    made = engine("int8")
-    with pytest.raises(UsageError, match="a commit of 1 rows: expected 0 to 0"):
-        made.commit(state, 1)
-    made.forward(state, [1, 2, 3])
-    for n_rows in (4, -1):
-        with pytest.raises(UsageError, match=f"a commit of {n_rows} rows: expected 0 to 3"):
-            made.commit(state, n_rows)
-    made.commit(state, 2)
-    with pytest.raises(UsageError, match="a commit of 1 rows: expected 0 to 0"):
-        made.commit(state, 1)
-    assert state.length == 2
-
-
 @pytest.mark.parametrize("shape", [(80,), (1, 80, 200), (79, 200), (80, 201), (80, 1), (80, 0), (128, 200)])
 def test_a_mel_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="expected 80 bands and 2 to 200 frames"):
         engine("int8").encode(np.zeros(shape, np.float32))
-
-
-def test_a_mel_may_be_a_view_or_of_another_type() -> None:
-    mel = noise_mel(80, 200)
-    expected = engine("int8").encode(mel).hidden.copy()
-    assert same_bits(engine("int8").encode(np.asfortranarray(mel)).hidden, expected)
-    assert same_bits(engine("int8").encode(mel.astype(np.float64)).hidden, expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("threads", [0, -1, 257, most_threads() + 1])
@@ -393,15 +322,6 @@ def test_cancel_from_another_thread_stops_everything_until_reset() -> None:
         made.commit(state, 4)  # the pass that was stopped has no rows to keep
     made.reset()
     assert same_bits(made.forward(state, text()[5:9]), one_by_one("int8")[5:9])
-
-
-def test_a_cancelled_engine_does_not_load() -> None:
-    from specedge.runtime.engine.session import Canceller
-
-    canceller = Canceller()
-    canceller.cancel()
-    with pytest.raises(Interrupted):
-        Engine(bundle("int8"), cache=False, canceller=canceller)
 
 
 def test_interrupted_passes_in_a_loop_never_corrupt_a_text() -> None:

@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 
 from specedge.errors import UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
-from specedge.runtime.decoding.drafter import DraftTree
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.engine import packed
 from specedge.runtime.engine.engine import Engine, Features, State
-from specedge.runtime.engine.many import common_rows, zeros_by_page
-from specedge.runtime.engine.packed import READY
+from specedge.runtime.engine.many import zeros_by_page
 from support.drafting import Scripted, tree
 from support.exported import PRECISIONS, bundle, engine, noise_mel
 
@@ -122,22 +119,6 @@ def test_paths_that_cannot_be_run_are_refused() -> None:
     made.release(state)
 
 
-def test_the_paths_graph_is_loaded_when_it_is_first_used() -> None:
-    made = Engine(bundle("int8"), threads=1, cache=False)
-    found = features("int8")
-    manifest = bundle("int8").manifest
-    rules = build_rules(
-        manifest.tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None
-    )
-    chosen = DecodeOptions(rules=rules, n_text_ctx=manifest.dims.n_text_ctx, n_sample=8)
-    ids = manifest.tokens.prompt("en", "transcribe", False)
-    decode_window(made, found, ids, chosen, Scripted(lambda context, budget: DraftTree([300, 301])))
-    assert made.n_paths == 4 and "many" not in made._sessions
-    decode_window(made, found, ids, chosen, Scripted(lambda context, budget: tree([300, 301], [302])))
-    assert "many" in made._sessions
-    made.encode(noise_mel(80, 200))  # gives the weights of both back
-
-
 def test_a_bundle_without_the_graph_verifies_one_path() -> None:
     """As bundles from before there was one: the text is the same, and what cannot be run is not tried."""
     opened = bundle("int8")
@@ -186,31 +167,12 @@ def path_bits(made: Engine) -> bytes:
     return b"".join(row.tobytes() for path in rows for row in path)
 
 
-def test_the_paths_graph_is_packed_when_first_used_and_shares_the_decoders_weights(cache: Path) -> None:
-    made = Engine(bundle("int8"), threads=1)
-    assert len(entries(cache)) == 1, "not before it is used"
-    expected = path_bits(Engine(bundle("int8"), threads=1, cache=False))
-    assert path_bits(made) == expected
-    main, many = sorted(entries(cache), key=len)
-    assert many == f"{main}-many" and {p.name for p in (cache / many).iterdir()} == {READY, "many.onnx", "many.data"}
-    assert (cache / many / "many.data").samefile(cache / main / "decoder.data")
-    assert path_bits(Engine(bundle("int8"), threads=1)) == expected, "from the packed weights"
-
-
 def test_a_damaged_packed_paths_graph_is_made_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = path_bits(Engine(bundle("int8"), threads=1))
     graph = next(cache.glob("*-many")) / "many.onnx"
     graph.write_bytes(graph.read_bytes()[:-1])
     assert path_bits(Engine(bundle("int8"), threads=1)) == expected
     assert "set aside" in caplog.text and len(entries(cache)) >= 2
-
-
-def test_files_that_differ_are_not_shared(tmp_path: Path) -> None:
-    (tmp_path / "a.data").write_bytes(b"one")
-    (tmp_path / "b.data").write_bytes(b"two")
-    packed.share(tmp_path / "a.data", tmp_path / "b.data")
-    packed.share(tmp_path / "a.data", tmp_path / "none.data")
-    assert (tmp_path / "a.data").read_bytes() == b"one" and len(list(tmp_path.iterdir())) == 2
 
 
 # --------------------------------------------------------------------------------------------- several texts in a pass
@@ -269,19 +231,6 @@ def test_a_text_near_its_last_position_shares_no_pass_with_a_wide_one() -> None:
         assert found == [made.forward(state, some).tobytes() for state, some, _ in rows]
 
 
-def test_texts_share_a_pass_where_they_can() -> None:
-    made = Engine(bundle("int8"), threads=1, cache=False)
-    whole, short = made.encode(noise_mel(80, 200)), made.encode(noise_mel(80, 77))
-    states = [made.start(window) for window in (whole, short, whole, *[whole] * 14)]
-    assert made._can_share(states[:2]) and made._can_share(states[:16]) and not made._can_share(states[15:])
-    assert not made._can_share(states) and not made._can_share(states[:1]) and not made._can_share(states[:1] * 2)
-    made.shares_passes = False
-    assert not made._can_share(states[:2])
-    assert len(made.forward_many([(state, [1, 2], [1]) for state in states])) == 17
-    del states
-    assert len(made._kv_cache.free) == 16, "texts that nobody has any more hold their places"
-
-
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
 def test_memory_of_texts_is_taken_by_the_page() -> None:
     def resident() -> int:
@@ -292,21 +241,3 @@ def test_memory_of_texts_is_taken_by_the_page() -> None:
     values[:, 0] = 1
     assert resident() - before < 8 << 20
     assert values[:, :2].tolist() == [[1, 0]] * 64
-
-
-def test_a_copy_takes_only_the_rows_that_it_lacks() -> None:
-    """What a text was rewound behind, or got from another, is told apart by the rows' numbers."""
-    made = engine("int8")
-    state = fresh(made, "int8", [1, 2, 3, 4, 5])
-    copy = made.fork(state)
-    for text, ids in ((state, [6, 7]), (copy, [8])):
-        made.forward(text, ids)
-        made.commit(text, len(ids))
-    assert common_rows(state.memory.rows, copy.memory.rows) == 5
-    made.rewind(state, 2)
-    made.release(copy)
-    again = made.fork(state)
-    assert again.memory is copy.memory and rows_of(again, 0, 2) == rows_of(state, 0, 2)
-    for text in (state, again):
-        assert made.forward(text, [9]).tobytes() == made.forward(fresh(made, "int8", [1, 2]), [9]).tobytes()
-        made.release(text)

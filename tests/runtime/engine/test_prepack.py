@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -17,12 +16,11 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import BundleError, Interrupted, SpecedgeError
-from specedge.leftovers import STALE_S
 from specedge.runtime.device import Isa
 from specedge.runtime.engine import engine as engine_module
 from specedge.runtime.engine import packed
 from specedge.runtime.engine.engine import Engine
-from specedge.runtime.engine.packed import READY, Unusable, entry_path, evict, kept, lookup
+from specedge.runtime.engine.packed import READY, entry_path, kept, lookup
 from support.exported import PRECISIONS, bundle, noise_mel
 from support.first_starts import starts
 
@@ -75,12 +73,6 @@ def test_the_second_start_uses_what_the_first_one_packed(
     assert (plain_bits(precision) == first).all()
 
 
-def test_nothing_is_written_beside_the_bundle(cache: Path) -> None:
-    before = {path.name: path.stat().st_mtime_ns for path in bundle("int8").path.iterdir()}
-    packed_bits()
-    assert {path.name: path.stat().st_mtime_ns for path in bundle("int8").path.iterdir()} == before
-
-
 def test_without_the_cache_nothing_is_written(cache: Path) -> None:
     plain_bits()
     assert not cache.exists()
@@ -109,15 +101,6 @@ def test_a_damaged_entry_is_made_again_with_the_same_bits(
         assert (packed_bits() == expected).all()
     assert len(caplog.records) == 1
     assert entries(cache) == sorted([f".bad-{name}", name])
-
-
-def test_an_entry_without_its_list_is_made_again_in_silence(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is left when a removal was cut short: no damage, just no entry."""
-    expected = packed_bits()
-    (name,) = entries(cache)
-    (cache / name / READY).unlink()
-    assert (packed_bits() == expected).all()
-    assert lookup(cache / name) is not None and not caplog.records
 
 
 @pytest.mark.parametrize("where", ["a file", "below a file", "a device"])
@@ -252,13 +235,6 @@ def put(cache: Path, name: str, n_bytes: int = 1000, *, used_s_ago: float = 0.0)
     return entry
 
 
-def test_an_entry_holds_what_was_built(cache: Path) -> None:
-    entry = put(cache, "a")
-    assert lookup(entry) == entry and (entry / "weights").read_bytes() == b"w" * 1000
-    assert json.loads((entry / READY).read_text())["files"].keys() == {"weights"}
-    assert entries(cache) == ["a"]
-
-
 DAMAGES = {
     "a changed byte": lambda entry: flip(entry / "weights"),
     "zeros": lambda entry: zero(entry / "weights"),
@@ -285,16 +261,6 @@ def test_a_damaged_entry_is_set_aside_and_said_once(damage: str, cache: Path, ca
     assert lookup(put(cache, "a")) == entry
 
 
-def test_the_first_of_two_wins(cache: Path) -> None:
-    def slow(folder: Path) -> None:
-        build()(folder)
-        put(cache, "a")  # meanwhile, another process
-        (folder / "weights").write_bytes(b"mine")
-
-    kept(cache / "a", slow)
-    assert (cache / "a" / "weights").read_bytes() == b"w" * 1000 and entries(cache) == ["a"]
-
-
 def test_the_least_recently_used_entries_go_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for age, name in enumerate("dcba"):
         put(cache, name, used_s_ago=100.0 * (4 - age))
@@ -312,14 +278,6 @@ def test_the_budget_holds_for_the_sum(cache: Path, monkeypatch: pytest.MonkeyPat
         assert total <= 6000 and f"entry{i:02d}" in entries(cache)
 
 
-def test_half_removed_entries_go_before_whole_ones(cache: Path) -> None:
-    put(cache, "whole", used_s_ago=1000)
-    (cache / "half").mkdir()
-    (cache / "half" / "weights").write_bytes(b"w" * 10)
-    evict(cache, keep=cache / "whole")
-    assert entries(cache) == ["whole"]
-
-
 @pytest.mark.parametrize(("value", "fits"), [("0", False), ("2999", False), ("1000000000", True), ("many", True)])
 def test_what_exceeds_the_budget_alone_is_not_even_built(
     value: str, fits: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -335,15 +293,6 @@ def test_a_disk_that_is_nearly_full_is_left_alone(cache: Path, monkeypatch: pyte
     assert entries(cache) == []
 
 
-def test_what_is_unusable_is_remembered(cache: Path) -> None:
-    def judge(folder: Path) -> None:
-        build()(folder)
-        raise Unusable("other bits")
-
-    assert kept(cache / "a", judge) is None
-    assert kept(cache / "a", lambda _: pytest.fail("built again")) is None
-
-
 @pytest.mark.parametrize("fault", [OSError("full"), ValueError("what"), KeyboardInterrupt()])
 def test_a_build_that_fails_leaves_nothing(fault: BaseException, cache: Path) -> None:
     def fail(folder: Path) -> None:
@@ -356,24 +305,6 @@ def test_a_build_that_fails_leaves_nothing(fault: BaseException, cache: Path) ->
         with pytest.raises(type(fault)):
             kept(cache / "a", fail)
     assert entries(cache) == []
-
-
-def test_what_dead_processes_left_is_swept(cache: Path) -> None:
-    old = STALE_S + 60
-    for name, age in ((".new-dead", 10.0), (".old-half", 10.0), (".bad-old", old), (".bad-new", 10.0)):
-        (cache / name).mkdir(parents=True)
-        os.utime(cache / name, (time.time() - age,) * 2)
-    alive: list[str] = []
-
-    def one_inside_another(folder: Path) -> None:
-        os.utime(folder, (time.time() - old,) * 2)
-        alive.append(folder.name)
-        kept(cache / "b", build())
-        assert entries(cache) == sorted([*alive, ".bad-new", "b"])
-        build()(folder)
-
-    kept(cache / "a", one_inside_another)
-    assert entries(cache) == [".bad-new", "a", "b"]
 
 
 def test_the_key_is_bundle_processor_and_runtime(monkeypatch: pytest.MonkeyPatch) -> None:

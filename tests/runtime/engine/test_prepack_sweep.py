@@ -59,16 +59,6 @@ def test_what_killed_starts_leave_is_gone_after_the_next(cache: Path, n_kills: i
     assert ".new-" in left, "some were killed on the way"
 
 
-def test_leftovers_are_swept_where_nothing_has_to_be_made(cache: Path) -> None:
-    entry = cache / "a"
-    kept(entry, write)
-    for name, age_s in ((".bad-old", STALE_S + 60), (".bad-new", 10.0), (".new-dead", 10.0), (".old-b", 10.0)):
-        (cache / name).mkdir()
-        os.utime(cache / name, (time.time() - age_s,) * 2)
-    assert lookup(entry) == entry
-    assert entries(cache) == [".bad-new", "a"]
-
-
 def test_what_is_being_made_is_not_swept(cache: Path) -> None:
     def slow(folder: Path) -> None:
         write(folder)

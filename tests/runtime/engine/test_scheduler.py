@@ -81,13 +81,6 @@ def test_passes_that_wait_become_one_and_each_gets_its_own(pool: ThreadPoolExecu
     assert machine.log == [["hold"], ["a", "b", "c", "d"], ["e", "f"]], "as many as fit, first come first"
 
 
-def test_where_nothing_is_merged_each_waits_its_turn(pool: ThreadPoolExecutor) -> None:
-    machine = Machine(merges=False)
-    begun = behind_hold(machine, pool, [lambda name=name: machine.run(name) for name in "abc"])
-    assert [one.result(WAIT_S) for one in begun] == [["A"], ["B"], ["C"]]
-    assert machine.log == [["hold"], ["a"], ["b"], ["c"]]
-
-
 def test_an_error_is_only_that_of_whose_pass_it_was(pool: ThreadPoolExecutor) -> None:
     machine = Machine()
     good, bad, other = behind_hold(machine, pool, [lambda name=name: machine.run(name) for name in ("a", "bad", "b")])
@@ -126,20 +119,6 @@ def test_passes_wait_for_one_turn_of_anything_else(pool: ThreadPoolExecutor) -> 
     for one in behind_hold(machine, pool, calls):
         one.result(WAIT_S)
     assert machine.log == [["hold"], ["encode"], ["a", "b"], ["encode again"]]
-
-
-def test_whoever_holds_the_engine_runs_passes_at_once(pool: ThreadPoolExecutor) -> None:
-    machine = Machine()
-    with machine.scheduler:
-        other = pool.submit(machine.run, "b")
-        machine.in_line(1)
-        assert not pool.submit(machine.scheduler.acquire, 0.01).result(WAIT_S)
-        with machine.scheduler:
-            assert machine.run("a") == ["A"]
-        assert not other.done()
-    assert other.result(WAIT_S) == ["B"] and machine.log == [["a"], ["b"]]
-    with pytest.raises(RuntimeError):
-        machine.scheduler.release()
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to a thread")

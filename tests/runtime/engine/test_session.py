@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from onnx import TensorProto
 
 from specedge.errors import BundleError, Interrupted, ResourceError, SpecedgeError, Terminated
 from specedge.export.onnx_builder import GraphBuilder
-from specedge.runtime.engine.session import Canceller, Session, bind_array_input, ort_value
+from specedge.runtime.engine.session import Canceller, Session, bind_array_input
 from specedge.runtime.interrupt import TerminationSignal
 from support.exported import bundle
 
@@ -74,6 +73,7 @@ def test_a_run_in_flight_stops_at_once(slow_graph: Path) -> None:
         slow_run(session)
 
 
+@pytest.mark.slow
 def test_one_thread_is_stopped_and_the_next_run_is_not(slow_graph: Path) -> None:
     canceller = Canceller()
     session = Session(slow_graph, canceller, threads=1, spin=False)
@@ -94,6 +94,7 @@ def test_a_stop_that_comes_late_does_not_end_the_run_behind(tmp_path: Path) -> N
     slow_run(session)
 
 
+@pytest.mark.slow
 def test_a_cancel_before_the_load_stops_it(slow_graph: Path) -> None:
     canceller = Canceller()
     canceller.cancel()
@@ -101,16 +102,6 @@ def test_a_cancel_before_the_load_stops_it(slow_graph: Path) -> None:
         Session(slow_graph, canceller, threads=1, spin=False)
     canceller.reset()
     Session(slow_graph, canceller, threads=1, spin=False)
-
-
-def test_a_run_that_was_stopped_says_so_though_others_may_go_on_already() -> None:
-    canceller = Canceller()
-    with pytest.raises(Interrupted), canceller.stoppable(lambda: None):
-        canceller.cancel()
-        canceller.reset()
-        raise RuntimeError("stopped by the user")
-    with canceller.stoppable(lambda: None):
-        pass
 
 
 def test_a_load_in_flight_stops(slow_graph: Path) -> None:
@@ -165,12 +156,6 @@ def test_out_of_memory_is_a_resource_error(text: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
     with pytest.raises(ResourceError, match="not enough memory"):
         Session(bundle("int8").file("encoder.onnx"), Canceller(), threads=1, spin=False)
-
-
-def test_values_share_the_memory_of_arrays() -> None:
-    """The text's keys and values are written in place: a copy here would lose them."""
-    array = np.arange(6, dtype=np.float32)
-    assert ort_value(array).data_ptr() == array.ctypes.data
 
 
 # ---------------------------------------------------------------------------------------------------------- Ctrl-C
@@ -232,6 +217,7 @@ def test_ctrl_c_in_python_code_is_a_keyboard_interrupt() -> None:
     assert not canceller.cancelled
 
 
+@pytest.mark.slow
 @needs_signals
 def test_ctrl_c_in_a_run_is_interrupted_and_the_next_run_is_free(slow_graph: Path) -> None:
     canceller = Canceller()
@@ -249,13 +235,6 @@ def test_ctrl_c_in_a_run_is_interrupted_and_the_next_run_is_free(slow_graph: Pat
             slow_run(session)
     assert time.monotonic() - sent_at[0] < STOPS_WITHIN_S
     assert not canceller.cancelled
-
-
-def test_what_was_cancelled_stays_cancelled_after_on_sigint() -> None:
-    canceller = Canceller()
-    with canceller.on_sigint():
-        canceller.cancel()
-    assert canceller.cancelled
 
 
 PROGRAM = """
@@ -351,16 +330,6 @@ def test_ctrl_c_in_a_command_over_a_large_model(command: str, tmp_path: Path) ->
         assert process.communicate()[1].splitlines()[-1].startswith("specedge: interrupted")
     assert sorted(path.name for path in tmp_path.iterdir()) == left_before
     assert max(took) < STOPS_WITHIN_S + 0.3, took  # and what Python takes to end
-
-
-def test_the_callback_is_gone_after_the_run() -> None:
-    calls: list[int] = []
-    note: Callable[[], None] = lambda: calls.append(1)  # noqa: E731
-    canceller = Canceller()
-    with canceller.stoppable(note):
-        pass
-    canceller.cancel()
-    assert not calls
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specedge.runtime.longform.live import LocalAgreement, prefix_length, split_units
-
-
-@given(text=st.text(max_size=60) | st.text(alphabet=" .a-é中กはｱ\u0e31\n「", max_size=40))
-def test_units_join_to_the_text(text: str) -> None:
-    units = split_units(text)
-    assert "".join(units) == text and all(units)
 
 
 @pytest.mark.parametrize(
@@ -59,15 +51,6 @@ def test_what_two_hypotheses_agree_on_is_settled() -> None:
     assert settle(["ax", "ab", "ab"]) == ["", "a", "b"]
 
 
-def test_a_word_that_changes_after_it_was_settled_stays_as_it_was() -> None:
-    assert settle(["abc", "abc", "axcd", "axcd"]) == ["", "abc", "", "d"]
-    assert settle(["abc", "abc", "ab", "abcd"], at_least=4) == ["", "abc", "", "d"]
-
-
-def test_at_least_settles_what_has_not_agreed() -> None:
-    assert settle(["ab", "axyz"], at_least=3) == ["", "axy"]
-
-
 def test_after_a_cut_only_what_is_left_is_looked_for() -> None:
     agreement = LocalAgreement()
     agreement.push("abcd")
@@ -77,10 +60,3 @@ def test_after_a_cut_only_what_is_left_is_looked_for() -> None:
     assert agreement.push("dab") == (1, 3), "the words come again, and are not those that were cut away"
     agreement.cut(0)
     assert agreement.push("ab") == (0, 0)
-
-
-@given(words=st.text(alphabet="abc", max_size=12), data=st.data())
-def test_a_transcript_that_only_grows_is_settled_word_for_word(words: str, data: st.DataObject) -> None:
-    ends = sorted(data.draw(st.lists(st.integers(0, len(words)), max_size=8)))
-    hypotheses = [words[:end] for end in [*ends, len(words), len(words)]]
-    assert "".join(settle(hypotheses)) == words

@@ -31,6 +31,7 @@ def test_one_window_has_the_times_of_its_transcription(model: WhisperModel, reco
     assert (found.start, found.end) == (found.words[0].start, found.words[-1].end)
 
 
+@pytest.mark.slow
 def test_long_audio_is_aligned_line_by_line(model: WhisperModel, recordings: list[np.ndarray]) -> None:
     """Four times the same recordings with a second between, which a word at its side may take as its own."""
     pause, at, parts, lines, spans = np.zeros(16_000, np.float32), 0, [], [], []

@@ -114,17 +114,6 @@ def test_the_language_is_found_in_the_speech(
     assert [s.tokens for s in segments] == [s.tokens for s in pipeline.transcribe(SOUND, info.language)[0]]
 
 
-def test_parameters_of_speech_keep_this_mode_s_defaults(pipeline: specedge.BatchedInferencePipeline) -> None:
-    given = {"threshold": 0.7, "max_speech_duration_s": 99}
-    _, info = pipeline.transcribe(SOUND, "en", vad_parameters=given, chunk_length=1.5)
-    assert info.vad_options == VadOptions(threshold=0.7, max_speech_duration_s=1.5, min_silence_duration_ms=160)
-    assert given["max_speech_duration_s"] == 99
-    _, info = pipeline.transcribe(SOUND, "en", vad_parameters=VadOptions(threshold=0.2))
-    assert info.vad_options == VadOptions(threshold=0.2, max_speech_duration_s=2.0)
-    with pytest.raises(UsageError, match="'thresholt' is none"):
-        pipeline.transcribe(SOUND, "en", vad_parameters={"thresholt": 1})
-
-
 def test_clips_are_pieces_of_their_own(
     pipeline: specedge.BatchedInferencePipeline, model: specedge.WhisperModel
 ) -> None:
@@ -174,13 +163,6 @@ def test_what_cannot_be_is_said_at_the_call(
         pipeline.transcribe(SOUND, **options)
     with pytest.raises(AudioError):
         pipeline.transcribe("nothing.wav")
-
-
-def test_only_the_first_temperature_and_no_test_is_used(pipeline: specedge.BatchedInferencePipeline) -> None:
-    _, info = pipeline.transcribe(SOUND, "en", temperature=[0.0, 0.5], prefix="so", logprob_threshold=-0.1)
-    chosen = info.transcription_options
-    assert chosen.temperature == (0.0,) and chosen.prefix is None and chosen.log_prob_threshold is None
-    assert not chosen.condition_on_previous_text
 
 
 @pytest.mark.parametrize("options", [{}, {"without_timestamps": False, "language": None, "multilingual": True}])

@@ -9,12 +9,10 @@ import pytest
 
 from specedge.runtime.decoding.decode import Speculation, WindowResult
 from specedge.runtime.decoding.passes import Decoding, alone
-from specedge.runtime.decoding.rules import non_speech_tokens, suppressed_tokens
+from specedge.runtime.decoding.rules import non_speech_tokens
 from specedge.runtime.longform.transcribe import (
-    compression_ratio,
     decode_with_fallback,
     is_silence,
-    spoken_text,
     vote,
 )
 from specedge.runtime.options import TranscribeOptions
@@ -85,13 +83,6 @@ def test_silence_is_unlikely_text_where_nobody_speaks() -> None:
     assert not is_silence(SILENT, TranscribeOptions(no_speech_threshold=None))
 
 
-def test_control_tokens_count_in_the_compression_ratio_by_their_names() -> None:
-    made = tokenizer(SPECIAL)
-    tokens = [SPECIAL.timestamp_begin, *words(" the"), SPECIAL.languages["de"], SPECIAL.no_timestamps]
-    assert spoken_text(tokens, made) == "the<|de|><|notimestamps|>"
-    assert compression_ratio(spoken_text([], made)) == 0.0
-
-
 @pytest.mark.filterwarnings("ignore")  # openai-whisper leaves its file open
 @pytest.mark.parametrize("name", ["multilingual", "gpt2"])
 def test_non_speech_tokens_are_openai_whispers(name: str) -> None:
@@ -99,12 +90,6 @@ def test_non_speech_tokens_are_openai_whispers(name: str) -> None:
     ranks = table(name)
     ours = Tokenizer(ranks, toy_special(len(ranks)))
     assert tuple(non_speech_tokens(ours)) == get_tokenizer(name == "multilingual").non_speech_tokens
-
-
-def test_minus_one_stands_for_the_models_list() -> None:
-    assert suppressed_tokens((5, -1), [7, 8]) == [5, 7, 8]
-    assert suppressed_tokens((5,), [7, 8]) == [5]
-    assert suppressed_tokens(None, [7]) == suppressed_tokens((), [7]) == []
 
 
 def test_the_language_is_the_first_sure_one_or_the_most_frequent() -> None:

@@ -93,31 +93,6 @@ def test_what_live_audio_says_is_what_each_buffer_says_alone(
     assert n_frames < 0.7 * engine.n_frames and n_rows < 0.7 * engine.n_rows
 
 
-def test_a_louder_sound_changes_what_was_heard(engine: CountingEngine) -> None:
-    """The log-mel's floor hangs on the loudest sound: behind a louder one stretches have other bits."""
-    quiet = talk(9.0) * np.float32(0.01)
-    loud = np.concatenate([quiet, talk(1.0)])
-    for _ in range(2):
-        list(transcribe(engine, qwen_bundle(), open_audio(quiet), OPTIONS, goes_on=True))
-    assert engine.n_frames == 900
-    again = list(transcribe(engine, qwen_bundle(), open_audio(loud), OPTIONS, goes_on=True))
-    assert engine.n_frames == 900 + 1000
-    assert again == list(transcribe(engine, qwen_bundle(), open_audio(loud), OPTIONS))
-
-
-def test_the_question_for_the_language_is_not_run_again(engine: CountingEngine) -> None:
-    tokens = qwen_bundle().manifest.tokens
-    assert isinstance(tokens, SpeechTokens)
-    features = engine.encode(np.zeros((80, 900), np.float32))
-    first = say_language(engine, features, tokens, ())
-    n_rows, engine.n_rows = engine.n_rows, 0
-    assert say_language(engine, features, tokens, ()) == first
-    assert n_rows - engine.n_rows == len(tokens.question(features.n_audio)) - 2
-    engine.forget()
-    engine.n_rows = 0
-    assert say_language(engine, features, tokens, ()) == first and engine.n_rows == n_rows
-
-
 def test_rows_that_are_not_exact_are_not_recalled(engine: CountingEngine) -> None:
     tokens = qwen_bundle().manifest.tokens
     assert isinstance(tokens, SpeechTokens)

@@ -44,27 +44,6 @@ def test_pauses_are_found_to_a_tenth_of_a_second(n_mels: int, hiss: float) -> No
     np.testing.assert_allclose(found, [(0, 80), (280, 330), (480, 600)], atol=10)
 
 
-def test_noise_that_sets_in_after_digital_silence_is_no_speech() -> None:
-    samples = sound(1.0, 1.5, 1.0, 1.5, 1.0)
-    muted = np.concatenate([np.zeros(3 * RATE, np.float32), samples])
-    np.testing.assert_allclose(find_pauses(mel_of(muted)), [(0, 400), (550, 650), (800, 900)], atol=10)
-
-
-@pytest.mark.parametrize(
-    "mel",
-    [
-        np.zeros((80, 0), np.float32),
-        np.zeros((80, 300), np.float32),
-        np.full((80, 300), np.nan, np.float32),
-        mel_of(np.zeros(RATE, np.float32)),
-        mel_of(sound(4.0)),
-    ],
-    ids=["empty", "constant", "nan", "digital silence", "hiss"],
-)
-def test_without_speech_there_is_no_edge(mel: NDArray[np.float32]) -> None:
-    assert find_pauses(mel) == []
-
-
 def at(seconds: float) -> int:
     return SPECIAL.timestamp_begin + round(seconds / 0.02)
 
@@ -100,19 +79,6 @@ def test_which_checkpoints_and_options_end_windows_with_pauses(
         assert segments[1].end == pytest.approx(5.5, abs=0.15)
 
 
-@pytest.mark.parametrize(
-    ("clips", "n_heard"), [((0.0,), [[0, 650]]), ((0.0, 3.2, 3.2), [[0, 320], [320, 650]])], ids=["audio", "clips"]
-)
-def test_what_a_window_can_take_whole_is_not_cut(clips: tuple[float, ...], n_heard: list[list[int]]) -> None:
-    limit = round(8.0 / SPECIAL.time_precision_s)
-    made = bundle(SPECIAL, n_frames=1000, max_initial_timestamp_index=limit, short_windows=True)
-    engine = ScriptedEngine(SPECIAL, [FIRST])
-    options = TranscribeOptions(language="en", clip_timestamps=clips, window_end="pause")
-    list(transcribe(engine, made, open_audio(SAMPLES), options))
-    lengths = [int(np.flatnonzero(mel.any(axis=0))[-1]) + 1 for mel in engine.mels]
-    assert lengths == [end - start for start, end in n_heard]
-
-
 @pytest.mark.parametrize("n_windows", [1, 2])
 def test_the_window_that_the_language_was_heard_in_is_not_decoded_whole(n_windows: int) -> None:
     limit = round(8.0 / SPECIAL.time_precision_s)
@@ -139,16 +105,3 @@ def cut_at(*parts: float, n_frames: int = 1000, hiss: float = 1e-3) -> float:
 
 def test_a_window_ends_in_the_middle_of_its_first_long_pause() -> None:
     assert cut_at(0.5, 3.0, 0.8, 2.0, 0.6, 5.0) == pytest.approx(3.9, abs=0.1)
-
-
-def test_a_pause_that_comes_at_once_ends_no_window() -> None:
-    assert cut_at(0.5, 0.6, 0.5, 3.0, 0.8, 6.0) == pytest.approx(5.0, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("parts", "whole_s"),
-    [((0.5, 12.0), 10.0), ((0.5, 6.0, 1.5), 8.0), ((0.5, 8.0, 3.0), 10.0), ((8.0, 0.0), 8.0)],
-    ids=["speech throughout", "a pause at the end of the audio", "a pause at the end of the window", "hiss"],
-)
-def test_a_window_without_speech_behind_a_pause_stays_whole(parts: tuple[float, ...], whole_s: float) -> None:
-    assert cut_at(*parts) == whole_s

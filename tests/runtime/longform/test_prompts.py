@@ -18,10 +18,6 @@ def prompts(**options: Any) -> Prompts:
     return Prompts(TranscribeOptions(**options), tokenizer(SPECIAL), SPECIAL, n_text_ctx=N_TEXT_CTX)
 
 
-def test_nothing_before_means_no_mark_of_it() -> None:
-    assert prompts().window("en", is_first=True) == SOT
-
-
 def test_earlier_text_is_kept_until_a_hot_window() -> None:
     made = prompts(initial_prompt=(THE,))
     assert made.window("en", is_first=True) == [SPECIAL.sot_prev, THE, *SOT]
@@ -32,14 +28,6 @@ def test_earlier_text_is_kept_until_a_hot_window() -> None:
     made.add([[PUMP]], 0.0)
     assert made.window("en", is_first=False) == [SPECIAL.sot_prev, PUMP, *SOT]
     assert made.history == (PUMP, IS, ON, PUMP), "a drafter may still learn from what the prompt forgot"
-
-
-def test_what_is_too_long_loses_its_beginning_and_is_forgotten() -> None:
-    made = prompts()
-    for _ in range(50):
-        made.add([[THE, PUMP, IS]], 0.0)
-    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, *[THE, PUMP, IS] * 3, *SOT]
-    assert len(made._earlier) <= 9 and len(made.history) <= 9
 
 
 def test_a_carried_prompt_stays_in_front() -> None:
@@ -56,13 +44,6 @@ def test_without_conditioning_the_first_window_alone_has_the_prompt() -> None:
     assert made.window("en", is_first=True) == [SPECIAL.sot_prev, THE, PUMP, *SOT]
     made.add([[IS]], 0.0)
     assert made.window("en", is_first=False) == SOT
-
-
-def test_hotwords_take_room_from_the_earlier_text() -> None:
-    made = prompts(hotwords="the pump")
-    assert made.window("en", is_first=True) == [SPECIAL.sot_prev, THE, PUMP, *SOT]
-    made.add([[IS] * 8], 0.0)
-    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, *[IS] * 7, *SOT]
 
 
 def test_a_prefix_begins_the_first_window_alone_and_replaces_hotwords() -> None:

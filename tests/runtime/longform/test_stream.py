@@ -107,13 +107,6 @@ def test_a_full_window_is_cut_before_its_last_segment() -> None:
     assert len(engine.mels) < 80 and all(mel.shape == (80, 400) for mel in engine.mels)
 
 
-def test_a_full_window_of_one_segment_goes_whole() -> None:
-    say = [words(" the"), words(" pump")]
-    transcriber, _ = live([Script(tokens=[at(0), *say[i % 2], at(1)]) for i in range(40)], n_frames=300)
-    confirmed = [update.confirmed for update in transcriber.feed(babble(12.0)) if update.confirmed]
-    assert confirmed == [" the", " pump", " the", " pump"] or len(confirmed) == 4
-
-
 @settings(max_examples=4)
 @given(cuts=st.lists(st.integers(1, 200_000), max_size=8))
 def test_the_size_of_the_blocks_changes_nothing(cuts: list[int]) -> None:
@@ -182,15 +175,6 @@ def test_audio_may_go_on_after_interruptions(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(engine, "encode", encode)
     assert "".join(update.confirmed for update in transcriber.finish()) == " the pump is on"
     assert engine.mels[0].shape == (80, 300)
-
-
-def test_utterances_end_wherever_the_steps_lie() -> None:
-    """A pause that begins and ends between two steps is still the end of an utterance."""
-    transcriber, engine = live([Script(tokens=[at(0), *PUMP, at(0.9)])], step_s=4.0)
-    audio = np.concatenate([babble(0.6), silence(1.3), babble(0.6, seed=1), silence(1.3), babble(0.6, seed=2)])
-    updates = [*transcriber.feed(audio), *transcriber.finish()]
-    assert "".join(update.confirmed for update in updates) == " the pump is on" * 3
-    assert [round(update.start_s) for update in updates if update.confirmed] == [0, 1, 3]
 
 
 def test_samples_that_are_no_numbers_are_silence() -> None:

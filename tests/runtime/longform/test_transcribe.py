@@ -17,7 +17,7 @@ from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.decoding.drafter import Drafter, DraftTree
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.longform.segments import Segment
-from specedge.runtime.longform.transcribe import Transcription, compression_ratio, transcribe
+from specedge.runtime.longform.transcribe import Transcription, transcribe
 from specedge.runtime.longform.windows import cut_window
 from specedge.runtime.options import TranscribeOptions
 from support.fake_cli import fake_model
@@ -71,26 +71,6 @@ def test_complete_segments_move_the_window_to_the_last_timestamp() -> None:
     assert result.duration_s == 34.0 and result.speculation.passes == result.speculation.tokens
 
 
-def test_a_single_timestamp_at_the_end_takes_the_whole_window() -> None:
-    tokens = [at(0), *PUMP, at(2), at(3), *ZERO, at(4)]
-    segments, _, engine = run([Script(tokens=tokens)], 31.0)
-    assert spans(segments)[:2] == [(0.0, 2.0, " the pump is on"), (3.0, 4.0, " zero one")]
-    assert [s.seek for s in segments] == [0, 0, 3000, 3000] and len(engine.mels) == 2
-
-
-def test_a_window_without_a_pair_is_one_segment() -> None:
-    segments, _, _ = run([Script(tokens=[at(0.4), *PUMP])], 12.0)
-    assert spans(segments) == [(0.0, 0.4, " the pump is on")], "openai-whisper ends it at the last timestamp"
-    segments, _, _ = run([Script(tokens=[at(0), *PUMP])], 12.0)
-    assert spans(segments) == [(0.0, 12.0, " the pump is on")], "or at the end of the audio if that is 0"
-
-
-def test_without_timestamps_every_window_is_a_segment() -> None:
-    segments, _, engine = run([Script(tokens=PUMP), Script(tokens=ZERO)], 45.0, n_prompt=4, without_timestamps=True)
-    assert spans(segments) == [(0.0, 30.0, " the pump is on"), (30.0, 45.0, " zero one")]
-    assert [s.tokens for s in segments] == [PUMP, ZERO]
-
-
 def test_silence_is_passed_over_unless_the_text_is_likely() -> None:
     silent = Script(tokens=[at(0), *PUMP, at(1), at(1)], no_speech_prob=0.8, logprob=-3.0)
     sure = Script(tokens=[at(0), *ZERO, at(2), at(2)], no_speech_prob=0.8, logprob=-0.1)
@@ -109,17 +89,12 @@ def test_no_window_is_decoded_for_ever(tokens: list[int]) -> None:
     assert len(engine.mels) <= 95 / 1.0
 
 
+@pytest.mark.slow
 def test_a_model_that_never_ends_a_window() -> None:
     loop = Script(tokens=words(" the", " pump"), ends=False)
     segments, result, engine = run([loop], 40.0, n_prompt=4, without_timestamps=True)
     assert len(engine.mels) == 2 and all(len(s.tokens) == 224 for s in segments)
     assert segments[0].compression_ratio > 2.4
-
-
-def test_segments_without_text_or_duration_are_left_out_and_ids_stay_dense() -> None:
-    tokens = [at(0), *words(" the"), at(1), at(1), ord("\n"), at(2), at(2), *ZERO, at(3), at(3)]
-    segments, _, _ = run([Script(tokens=tokens)], 3.0)
-    assert [(s.id, s.text) for s in segments] == [(0, " the"), (1, " zero one")]
 
 
 def test_the_language_is_detected_in_the_first_window() -> None:
@@ -128,14 +103,6 @@ def test_the_language_is_detected_in_the_first_window() -> None:
     assert segments and result.language == "de"
     assert next(iter(result.language_probabilities)) == "de" and len(result.language_probabilities) == 3
     assert engine.widths.count(1) == 1 + 2 * (len(script.tokens)), "SOT alone is run once, in the first window"
-
-
-def test_an_english_only_model_has_a_shorter_prompt() -> None:
-    script = Script(tokens=[ENGLISH.timestamp_begin, *PUMP, ENGLISH.timestamp_begin + 50])
-    engine = ScriptedEngine(ENGLISH, [script], n_prompt=1)
-    result = transcribe(engine, bundle(ENGLISH), open_audio(np.full(32_000, 0.01, np.float32)))
-    assert [s.text for s in result] == [" the pump is on"] and result.language == "en"
-    assert engine.widths[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -180,11 +147,6 @@ def test_audio_shorter_than_a_frame_has_no_segments() -> None:
     assert segments == [] and engine.mels == [] and result.duration_s == 0.0
 
 
-def test_a_pair_at_the_start_of_the_window_does_not_hold_it() -> None:
-    assert cut_window([at(0), *PUMP, at(0), at(0)], 3000, SPECIAL).n_advance == 3000
-    assert cut_window([*PUMP, at(0), at(0), *ZERO], 700, SPECIAL).n_advance == 700
-
-
 def test_a_window_of_one_piece_starts_where_the_model_says_if_it_is_trusted_with_that() -> None:
     said = [at(1.5), *PUMP, at(3)]
 
@@ -218,29 +180,6 @@ def test_a_checkpoint_that_allows_late_starts_itself_has_its_own_limit(
     noise = np.random.default_rng(0).standard_normal(4 * 16000).astype(np.float32)
     first = next(transcribe(ScriptedEngine(SPECIAL, [script]), made, open_audio(noise), asked))
     assert (first.start, first.end) == (start_s, 3.0)
-
-
-def test_compression_ratio() -> None:
-    assert compression_ratio("") == 0.0
-    assert compression_ratio("na " * 100) > 10 > compression_ratio("The pump is on.")
-
-
-def test_cut_window_of_a_model_with_another_precision() -> None:
-    special = special_tokens()
-    object.__setattr__(special, "time_precision_s", 0.04)
-    begin = special.timestamp_begin
-    cut = cut_window([begin, *PUMP, begin + 10, begin + 10], 1500, special)
-    assert (cut.pieces[0].end_s, cut.n_advance) == (0.4, 40)
-
-
-def test_the_text_so_far_stands_before_the_next_window() -> None:
-    script = Script(tokens=[at(0), *PUMP, at(2), at(2), *ZERO, at(10), at(10)])
-    segments, _, engine = run([script], 25.0, initial_prompt=" zero")
-    sot = SPECIAL.prompt("en")
-    kept = [at(0), *PUMP, at(2), at(2), *ZERO, at(10)]
-    assert engine.prompts[0] == (SPECIAL.sot_prev, *words(" zero"), *sot)
-    assert engine.prompts[1] == (SPECIAL.sot_prev, *words(" zero"), *kept, *sot)
-    assert all(prompt[-1] == sot[-1] for prompt in engine.prompts) and len(segments) == 6
 
 
 class _Learner(Drafter):
@@ -307,19 +246,6 @@ def test_the_language_of_several_windows() -> None:
         language_detection_threshold=None,
     )
     assert result.language == "fr"
-
-
-@pytest.mark.parametrize("option", [{"max_initial_timestamp": 0.0}, {"max_initial_timestamp": None}])
-def test_no_limit_of_the_first_timestamp(option: dict[str, Any]) -> None:
-    late = Script(tokens=[at(7), *PUMP, at(9), at(9)])
-    assert run([late], 10.0, **option)[0][0].start == 7.0
-    assert run([late], 10.0, max_initial_timestamp=8.0)[0][0].start == 7.0
-    assert run([late], 10.0)[0][0].start <= 1.0
-
-
-def test_few_tokens() -> None:
-    segments, _, _ = run([Script(tokens=[at(0), *PUMP, at(9)])], 10.0, max_new_tokens=3)
-    assert segments[0].tokens == [at(0), *PUMP[:2]]
 
 
 class _Slow:

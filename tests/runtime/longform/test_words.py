@@ -65,8 +65,6 @@ def times(found: Piece) -> list[tuple[str, float, float]]:
 
 
 THE, PUMP, IS, ON = fake_engine.words(" the", " pump", " is", " on")
-ING = fake_engine.words("ing")[0]
-DOT = ord(".")
 FOUR = (0, 20, 40, 60, 80)
 
 
@@ -78,61 +76,10 @@ def test_words_lie_where_the_heads_look() -> None:
     assert found.tokens == (begin, THE, PUMP, IS, ON, begin + 80)
 
 
-def test_the_pass_is_the_prompt_without_timestamps_the_text_and_its_end() -> None:
-    engine = Attentive(FOUR)
-    timed([], piece(0.0, 2.0, THE, PUMP), engine=engine, language="de", task="translate")
-    prompt = [SPECIAL.sot, SPECIAL.languages["de"], SPECIAL.translate, SPECIAL.no_timestamps]
-    assert engine.ids == [*prompt, THE, PUMP, SPECIAL.eot]
-
-
-def test_a_word_has_the_mean_probability_of_its_tokens() -> None:
-    (found,) = timed(FOUR, piece(0.0, 2.0, THE, PUMP, ING))
-    probs = np.linspace(0.1, 0.9, 7).astype(np.float32)
-    assert [word.word for word in found.words] == [" the", " pumping"]
-    assert [word.probability for word in found.words] == pytest.approx([probs[3], (probs[4] + probs[5]) / 2])
-
-
-def test_times_are_those_of_the_audio_to_the_hundredth() -> None:
-    (found,) = timed(FOUR, piece(30.1, 32.0, THE, PUMP), time_offset_s=30.13, last_speech_s=30.0)
-    assert times(found) == [(" the", 30.13, 30.53), (" pump", 30.53, 30.93)]
-
-
 def test_words_go_to_their_pieces_and_the_pieces_take_their_times() -> None:
     found = timed(FOUR, piece(0.0, 0.7, THE, PUMP), piece(0.7, 2.0), piece(0.7, 2.0, IS, ON))
     assert [len(one.words) for one in found] == [2, 0, 2]
     assert [(one.start_s, one.end_s) for one in found] == [(0.0, 0.8), (0.7, 2.0), (0.8, 1.6)]
-
-
-def test_marks_are_merged_as_the_options_say() -> None:
-    pieces = [piece(0.0, 2.0, THE, PUMP, DOT)]
-    assert [word.word for word in timed(FOUR, *pieces)[0].words] == [" the", " pump."]
-    assert [word.word for word in timed(FOUR, *pieces, append_punctuations="!")[0].words] == [" the", " pump", "."]
-
-
-def test_a_long_mark_ends_its_sentence_soon() -> None:
-    steps = (0, 10, 20, 120, 130)
-    (found,) = timed(steps, piece(0.0, 4.0, THE, PUMP, DOT, IS), append_punctuations="")
-    assert times(found)[2] == (".", pytest.approx(0.4), pytest.approx(0.8))  # twice the median of 0.2
-
-
-def test_a_long_word_after_a_mark_begins_late() -> None:
-    steps = (0, 10, 20, 30, 130)
-    (found,) = timed(steps, piece(0.0, 4.0, THE, PUMP, DOT, IS))
-    assert times(found)[-1] == (" is", pytest.approx(2.2), pytest.approx(2.6))
-
-
-def test_the_first_word_after_a_pause_is_shortened() -> None:
-    steps = (0, 100, 110, 120, 130)
-    (found,) = timed(steps, piece(0.0, 4.0, THE, PUMP, IS, ON))
-    assert times(found)[0] == (" the", pytest.approx(1.6), pytest.approx(2.0)) and found.start_s == pytest.approx(1.6)
-    (late,) = timed(steps, piece(0.0, 4.0, THE, PUMP, IS, ON), last_speech_s=1.9)  # no pause
-    assert times(late)[0] == (" the", 0.0, 2.0)
-
-
-def test_the_piece_knows_better_where_a_long_last_word_ends() -> None:
-    steps = (0, 10, 20, 30, 150)
-    (found,) = timed(steps, piece(0.0, 1.0, THE, PUMP, IS, ON))
-    assert times(found)[-1] == (" on", 0.6, 1.0) and found.end_s == 1.0
 
 
 def test_padding_is_not_listened_to() -> None:
@@ -171,15 +118,6 @@ def test_no_text_has_no_words_and_needs_no_pass() -> None:
     (found,) = timed([], piece(0.0, 1.0, begin, begin + 50), engine=engine)
     assert found == piece(0.0, 1.0, begin, begin + 50) and engine.ids == []
     assert timed([]) == []
-
-
-def test_a_model_for_one_language_has_a_prompt_of_two() -> None:
-    special = fake_engine.special_tokens(multilingual=False)
-    engine = Attentive(FOUR, n_prompt=2)
-    (found,) = timed([], piece(0.0, 2.0, THE, PUMP), engine=engine, special=special, language=None,
-                     tokenizer=fake_engine.tokenizer(special))  # fmt: skip
-    assert engine.ids[:2] == [special.sot, special.no_timestamps]
-    assert times(found) == [(" the", 0.0, 0.4), (" pump", 0.4, 0.8)]
 
 
 def test_an_unknown_language_is_named() -> None:

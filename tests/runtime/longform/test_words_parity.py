@@ -127,19 +127,6 @@ def test_random_texts_over_random_models(variant: str) -> None:
         check(engine, model, random_case(engine, seed))
 
 
-def test_eight_bits_find_most_words_near_their_place() -> None:
-    """Loosely: rounding moves a path through noise."""
-    engine = exported.engine("int8")
-    model = model_of(exported.checkpoint())
-    differences: list[float] = []
-    for seed in range(6):
-        case = random_case(engine, seed)
-        for ours, theirs in zip(measured_of(engine, case), expected_of(model, engine.bundle, case), strict=True):
-            assert [w.word for w in ours.words] == [w["word"] for w in theirs.words]  # type: ignore[index]
-            differences += [abs(w.start - t["start"]) for w, t in zip(ours.words, theirs.words, strict=True)]  # type: ignore[index]
-    assert len(differences) > 100 and np.median(differences) <= 0.02 and np.mean(differences) < 0.2
-
-
 # ------------------------------------------------------------------------------------------ models of true size
 @pytest.mark.slow
 def test_random_texts_over_a_model_of_published_shape(tmp_path: Path) -> None:

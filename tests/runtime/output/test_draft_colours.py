@@ -11,14 +11,14 @@ import pytest
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.cli import main, transcribe_files
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
-from specedge.runtime.decoding.drafter import DraftContext, DraftTree, EmptyDrafter
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters import registry
 from specedge.runtime.longform.segments import DraftedSegment
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.output.formats import SubtitleOptions
-from specedge.runtime.output.report import coloured_text, legend, source_names, text_runs
+from specedge.runtime.output.report import coloured_text
 from support.drafting import Scripted
 from support.fake_cli import SENTENCE, SPECIAL, fake_model, wav
 from support.fake_engine import HashEngine, special_tokens, tokenizer, words
@@ -77,15 +77,6 @@ def test_segments_have_the_sources_of_their_own_tokens(tmp_path: Path) -> None:
         assert drafted == set(words(" pump")) and set(segment.sources) == {"", "second"}
 
 
-def test_runs_make_up_the_text_whatever_is_split() -> None:
-    letters = tokenizer(SPECIAL)
-    tokens = [SPECIAL.timestamp_begin, *words(" the"), *"ä".encode(), *words(" on"), 0xC3]
-    sources = ["", "a", "", "b", "b", "b"]
-    runs = text_runs(tokens, sources, letters)
-    assert runs == [(" the", "a"), ("ä on�", "b")]
-    assert text_runs(tokens, (), letters) == [(letters.decode(tokens), "")]
-
-
 def test_colours_surround_drafts_and_nothing_else() -> None:
     segment = DraftedSegment(
         id=0, seek=0, start=0, end=1, text=" the pump is", tokens=words(" the", " pump", " is"), avg_logprob=0,
@@ -95,13 +86,6 @@ def test_colours_surround_drafts_and_nothing_else() -> None:
     assert list(write([segment], SubtitleOptions())) == ["\x1b[32mthe\x1b[0m\x1b[33m pump\x1b[0m is\n"]
     write = coloured_text(tokenizer(SPECIAL), ("a", "b"), has_colours=False)
     assert list(write([segment], SubtitleOptions())) == ["the pump is\n"]
-
-
-def test_the_legend_names_every_source() -> None:
-    assert source_names(TwoSources(says)) == ("first", "second")
-    assert source_names(EmptyDrafter()) == source_names(None) == ()
-    assert legend(("first", "second")).startswith("drafted by first green, second yellow;")
-    assert "--drafter none" in legend(())
 
 
 # ---- specedge transcribe --print-drafts ---------------------------------------------------------------------------

@@ -103,11 +103,6 @@ def test_speculation_fields() -> None:
     assert empty["acceptance_rate"] is empty["calls_per_word"] is empty["decoder_real_time_factor"] is None
 
 
-def test_txt_is_a_stripped_line_for_each_segment() -> None:
-    assert render("txt", transcript(segment(text=" a"), segment(text=" b "))) == "a\nb\n"
-    assert render("txt", transcript()) == ""
-
-
 def test_tsv_has_whole_milliseconds_and_no_tabs_in_the_text() -> None:
     text = render("tsv", transcript(segment(text=" a\tb"), segment(start=3661.0, end=3662.0004, text=" c")))
     assert text == "start\tend\ttext\n300\t3280\ta b\n3661000\t3662000\tc\n"

@@ -20,7 +20,6 @@ from specedge.runtime.output.formats import (
     format_timestamp,
     render,
     srt,
-    vtt,
 )
 from support import openai_whisper
 
@@ -113,30 +112,10 @@ def test_timestamps_are_openai_whisper_s(seconds: float, hours: bool, marker: st
     assert format_timestamp(seconds, hours, marker) == expected
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(0, "00:00.000"), (59.9996, "01:00.000"), (3599.9994, "59:59.999"), (360_000, "100:00:00.000")],
-)
-def test_timestamps(seconds: float, shown: str) -> None:
-    assert format_timestamp(seconds) == shown
-    assert format_timestamp(1.5, always_include_hours=True, decimal_marker=",") == "00:00:01,500"
-
-
 @pytest.mark.parametrize("seconds", [-0.001, math.nan, math.inf])
 def test_what_is_no_time_is_refused(seconds: float) -> None:
     with pytest.raises(UsageError, match="timestamp"):
         format_timestamp(seconds)
-
-
-def test_a_segment_is_a_cue() -> None:
-    segments = [a_segment(), a_segment(start=2.0, end=3661.5, text=" a --> b ")]
-    assert "".join(srt(segments, SubtitleOptions())) == (
-        "1\n00:00:00,000 --> 00:00:02,000\nthe pump\n\n2\n00:00:02,000 --> 01:01:01,500\na -> b\n\n"
-    )
-    assert "".join(vtt(segments, SubtitleOptions())) == (
-        "WEBVTT\n\n00:00.000 --> 00:02.000\nthe pump\n\n00:02.000 --> 01:01:01.500\na -> b\n\n"
-    )
-    assert "".join(srt([], SubtitleOptions())) == "" and "".join(vtt([], SubtitleOptions())) == "WEBVTT\n\n"
 
 
 def test_lines_and_cues_are_broken_by_the_limits() -> None:
@@ -165,11 +144,6 @@ def test_a_highlighted_word_is_underlined_while_it_is_spoken() -> None:
         (0.5, 1.0, "the pump"),
         (1.0, 1.5, "the <u>pump</u>"),
     ]
-
-
-def test_a_segment_without_words_among_others_keeps_its_text() -> None:
-    segments = [a_segment(words=words(" one")), a_segment(text=" no words", words=None, start=2.0, end=3.0)]
-    assert [c.text for c in cues(segments, SubtitleOptions())] == ["one", "no words"]
 
 
 def test_cues_come_as_soon_as_they_are_decided() -> None:

@@ -53,36 +53,6 @@ def test_gradients_are_those_of_the_loss(direct: bool | None, weight: float | Li
             assert gradients[name][at] == pytest.approx(expected, abs=2e-6, rel=1e-4), (name, at)
 
 
-def test_the_divergence_is_zero_where_both_agree() -> None:
-    batch = made(True)
-    adapter = Adapter(N_STATE, AdapterOptions(rank=2))
-    logits = np.where(batch.used, (batch.vectors @ batch.hidden[:, :, None])[:, :, 0], -np.inf)
-    whole = np.log(np.exp(logits).sum(axis=1) + np.exp(batch.rest))
-    same = Batch(
-        **{**vars(batch), "logp": np.where(batch.used, logits - whole[:, None], 0), "logp_rest": batch.rest - whole}
-    )
-    loss, gradients = adapter.loss(same)
-    assert loss == pytest.approx(0, abs=1e-6)
-    assert all(np.abs(gradient).max() < 1e-6 for gradient in gradients.values())
-    assert adapter.loss(batch)[0] > 0
-
-
-def test_what_is_served_is_a_mean_that_is_changed_in_place() -> None:
-    adapter = Adapter(N_STATE, AdapterOptions(rank=2, average=0.5))
-    served = adapter.factors
-    assert adapter.is_neutral
-    losses = [adapter.step(made(True)) for _ in range(100)]
-    assert adapter.factors[0] is served[0] and adapter.factors[1] is served[1] and not adapter.is_neutral
-    assert losses[-1] < 0.7 * losses[0]
-    before = served[1].copy()
-    adapter.step(made(True))
-    np.testing.assert_allclose(served[1], 0.5 * before + 0.5 * adapter.trained["b"], rtol=1e-5)
-    adapter.reset()
-    assert adapter.is_neutral and not adapter.trained["b"].any() and adapter.factors[1] is served[1]
-    again = Adapter(N_STATE, AdapterOptions(rank=2, average=0.5))
-    np.testing.assert_array_equal(again.factors[0], adapter.factors[0])
-
-
 def test_a_batch_that_is_no_numbers_changes_nothing() -> None:
     adapter = Adapter(N_STATE, AdapterOptions(rank=2))
     batch = made(True)

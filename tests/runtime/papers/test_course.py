@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.papers.adapter import AdapterOptions
 from specedge.runtime.papers.distill import Course, CourseOptions, Lesson, LessonBook, Likeliest
 
 N_STATE, N_VOCAB = 24, 60
@@ -108,31 +107,6 @@ def test_it_is_rolled_back_where_the_draft_as_it_was_is_better() -> None:
     assert course.counted.rollbacks == 1 and course.rates == (0.0, 0.0), "nothing to judge while nothing is served"
 
 
-def test_behind_a_rollback_what_is_learned_is_served_once_it_is_better() -> None:
-    course = made()
-    own = [int((E @ WORDS[word]).argmax()) for word in range(12)]
-    bad = np.random.default_rng(3)
-    course.adapter.restore(*(bad.standard_normal(factor.shape).astype(np.float32) for factor in course.factors))
-    draft = Draft(course)
-    while not course.counted.rollbacks:
-        course.take([draft.lesson(word, own[word]) for word in range(12)])
-    assert stream(course, own.__getitem__, 20) > 0.9
-    assert course.counted.updates and not course.factors[1].any(), "the draft as it was is right: there is no need"
-    assert stream(course, first, 80, seed=2) > 0.8 and course.factors[1].any()
-
-
-def test_few_lessons_are_not_learned_by_heart() -> None:
-    """Much time and few lessons, as of a small model whose windows leave no time for notes, did harm."""
-    course = Course(N_STATE, vectors, CourseOptions(share=9.0, most_updates=10**6), clock=clock())
-    draft = Draft(course)
-    for _ in range(20):
-        course.take([draft.lesson(word, first(word)) for word in range(12)])
-        for _ in range(10):
-            course.train(1.0)
-        assert 32 * course.counted.updates <= 3 * course.book.n_taken
-    assert course.counted.updates >= 20
-
-
 def test_it_keeps_to_its_share_of_the_time() -> None:
     for share in (0.05, 0.2):
         course = Course(
@@ -151,15 +125,6 @@ def test_it_keeps_to_its_share_of_the_time() -> None:
     assert not idle.has_time and idle.train(10.0) == 0
 
 
-def test_the_same_lessons_and_clock_give_the_same_factors() -> None:
-    courses = [made(), made(), made(adapter=AdapterOptions(seed=1))]
-    for course in courses:
-        stream(course, first, 10)
-    for a, b in zip(courses[0].factors, courses[1].factors, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert (courses[0].factors[1] != courses[2].factors[1]).any()
-
-
 @pytest.mark.parametrize(("n_state", "budget"), [(24, 50_000), (1280, 4 << 20), (64, 100), (64, 1 << 30)])
 def test_a_book_keeps_to_its_budget(n_state: int, budget: int) -> None:
     book = LessonBook(n_state, budget)
@@ -170,28 +135,3 @@ def test_a_book_keeps_to_its_budget(n_state: int, budget: int) -> None:
     for i in range(n + 3):
         book.put(replace(blank, hidden=np.full(n_state, i, np.float32)), blank.slots(), 0.5)
     assert len(book) == n and book.hidden[2 % n, 0] == n + 2
-
-
-def test_no_lessons_are_no_harm() -> None:
-    course = made()
-    course.take([])
-    assert course.train(10.0) == 0 and not course.counted.updates
-
-
-@pytest.mark.parametrize("was_wrong", [True, False])
-def test_what_was_learned_away_still_counts_against_the_draft_as_it_was(was_wrong: bool) -> None:
-    """Half of the places are right now: a gain where another token was said before, though no lesson has it."""
-    course = made()
-    hidden = WORDS[0]
-    order = np.argsort(-(E @ hidden))
-    once_said, label, lowest = int(order[0]), int(order[1]), order[-16:]
-    target = Likeliest(np.array([label], np.int64), np.array([-0.01], np.float32), math.log(0.01))
-
-    def lessons(n: int, said: int) -> list[Lesson]:
-        return [Lesson(hidden, label, said, np.array([said, *lowest[:-1]], np.int64), 3.0, target) for _ in range(n)]
-
-    course.take(lessons(20, once_said if was_wrong else label))
-    course.adapter.restore(*[0.01 * np.ones_like(factor) for factor in course.factors])
-    for _ in range(40):
-        course.take(lessons(1, label) + lessons(1, int(lowest[0])))
-    assert (course.counted.rollbacks > 0) != was_wrong

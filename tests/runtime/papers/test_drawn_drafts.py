@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from specedge.runtime.decoding.accept import Candidate, Classed, Drawn
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard
 from specedge.runtime.decoding.sampling import Draw, Noise
-from specedge.runtime.drafters.draft.translate import Remapped, Translation
+from specedge.runtime.drafters.draft.translate import Translation
 from specedge.runtime.papers.accept import Residual, draw_draft
 from specedge.runtime.papers.across_words import AcrossWords
 from specedge.runtime.text.tokenizer import Tokenizer
@@ -184,16 +184,6 @@ def test_runs_are_accepted_nearly_as_often_as_published() -> None:
                 n_kept + (Residual().choose(row, [draft], Draw(1.0, noise, 0)) == draft.token),
             )
     assert n_kept / n_drafts == pytest.approx(0.814, abs=0.015)
-
-
-def test_ids_are_translated_with_their_probabilities_and_what_ends_a_draft_is_none() -> None:
-    draft, target = toy_special(300), toy_special(300, languages=("en", "de", "fr"))
-    reader = Remapped(draft, target).reader()
-    time = draft.timestamp_begin + 2
-    reader.push(7, 0.5, (np.array([7, 9, time, draft.eot]), np.array([0.4, 0.2, 0.2, 0.2])))
-    assert reader.drawn[0] is not None
-    assert reader.drawn[0][0].tolist() == [7, 9, target.timestamp_begin + 2]
-    assert reader.drawn[0][1].tolist() == pytest.approx([0.5, 0.25, 0.25])
 
 
 def test_a_drawn_token_has_its_probability_and_comes_again_behind_the_same_text() -> None:

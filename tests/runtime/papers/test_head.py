@@ -9,7 +9,7 @@ import pytest
 
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.draft.lookahead import DraftCost
-from specedge.runtime.papers.lookahead import JOINT, N_SIGNS, AcceptanceHead, Adaptive, log_odds, signs_of
+from specedge.runtime.papers.lookahead import JOINT, N_SIGNS, AcceptanceHead, Adaptive
 
 N = 6
 FREE = CostTable((1, 64), (1.0, 1.0))
@@ -34,13 +34,6 @@ def test_gradients_are_those_of_the_loss() -> None:
                 losses.append(head.loss(features, odds, came)[0])
             weights[at] = here
             assert gradients[name][at] == pytest.approx((losses[0] - losses[1]) / 2e-6, abs=1e-5)
-
-
-def test_untrained_it_believes_the_draft() -> None:
-    head = AcceptanceHead(N)
-    for confidence in (0.1, 0.5, 0.9):
-        assert head.predict(np.ones(N, np.float32), confidence) == pytest.approx(confidence)
-    assert log_odds(1.0) == -log_odds(0.0) == 6.0
 
 
 def test_the_latest_tokens_are_kept_and_few_teach_nothing() -> None:
@@ -81,13 +74,6 @@ def test_it_learns_what_the_draft_does_not_know() -> None:
     assert np.mean(right) > 0.9
 
 
-def test_the_same_seed_and_tokens_give_the_same_head() -> None:
-    heads = [taught(seed, 300) for seed in (1, 1, 2)]
-    for name in heads[0].weights:
-        np.testing.assert_array_equal(heads[0].weights[name], heads[1].weights[name])
-    assert (heads[0].weights["w1"] != heads[2].weights["w1"]).any()
-
-
 def test_a_draft_goes_on_until_a_refusal_is_likelier_than_gamma() -> None:
     rule = adaptive(gamma=0.7)
     signs = [np.zeros(N_SIGNS, np.float32)] * 4
@@ -114,25 +100,3 @@ def test_it_is_trained_with_the_draft_or_alone() -> None:
     np.testing.assert_array_equal(rule.head.weights["w2"], after)
     rule.end()
     assert (rule.head.weights["w2"] != after).any(), "a window in which the draft did not learn"
-
-
-def test_signs_of_a_row() -> None:
-    row = np.array([-np.inf, 1.0, 3.0, 2.0], np.float32)
-    p = float(np.exp(3) / np.exp([1, 3, 2]).sum())
-    hidden = np.arange(5, dtype=np.float32)
-    signs = signs_of(row, p, hidden, is_timestamp=True)
-    assert signs.shape == (N_SIGNS,) and signs.dtype == np.float32
-    shares = np.exp([1, 3, 2]) / np.exp([1, 3, 2]).sum()
-    assert signs[:4] == pytest.approx([np.log(p), 0.1, -(shares * np.log(shares)).sum(), 1.0], abs=2e-3)
-    np.testing.assert_allclose(signs_of(row, p, 7 * hidden, is_timestamp=True), signs, atol=1e-5)
-    two = signs_of(np.array([-np.inf, 2.0, 0.5], np.float32), 0.8, hidden, is_timestamp=False)
-    assert two[1] == pytest.approx(0.15), "of the best to the second, a tenth"
-    only = signs_of(np.array([-np.inf, 0.5], np.float32), 1.0, np.zeros(5, np.float32), is_timestamp=False)
-    assert np.isfinite(only).all() and only[1] == 1.0
-
-
-def test_tokens_beyond_the_likeliest_are_one_outcome_of_the_entropy() -> None:
-    """Of twenty alike sixteen are looked at: 16 / 20 ln 20 = 2.396586 and, of the other four together, 0.2 ln 5."""
-    alike = np.zeros(20, np.float32)
-    signs = signs_of(alike, 0.05, np.ones(3, np.float32), is_timestamp=False)
-    assert signs[2] == pytest.approx(2.396586 + 0.321888, abs=1e-4)

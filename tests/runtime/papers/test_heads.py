@@ -153,19 +153,6 @@ def test_a_second_choice_is_worth_a_path_where_rows_are_cheap() -> None:
     assert passes[2] < passes[1]
 
 
-def test_a_chain_is_a_tree_of_one_choice_a_level() -> None:
-    found = []
-    for n_paths, n_choices in ((1, 3), (4, 1)):
-        engine = HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50.0)
-        engine.n_paths = n_paths
-        chosen = options(engine, n_sample=40)
-        oracle = Oracle(4, prompt(), decoded(engine, chosen, None).tokens, wrong=[2])
-        drafter = HeadsDrafter("mtp-latent", oracle, FREE, n_choices=n_choices, gated=False)
-        found.append(decoded(engine, chosen, drafter))
-        assert engine.widths.count(5)
-    assert found[0].speculation == found[1].speculation and plain_fields(found[0]) == plain_fields(found[1])
-
-
 @pytest.mark.parametrize("rule", [Exact(), Typical(), TopM(m=4), Threshold(tau=0.8)])
 def test_lossy_rules_take_the_drafts_of_heads(rule: AcceptanceRule) -> None:
     engine = HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50.0)
@@ -200,19 +187,6 @@ def test_where_rows_are_dear_nothing_is_drafted() -> None:
     drafter.begin(window())
     context = DraftContext(prompt=(1,), sampled=(2, 3), position=2, hidden=np.zeros((2, 4), np.float32))
     assert all(len(drafter.propose(context, 8)) <= 1 for _ in range(5))
-
-
-def test_without_rows_or_behind_a_prompt_nothing_is_drafted() -> None:
-    drafter = HeadsDrafter("mtp-latent", Noise(4, 0), FREE, gated=False)
-    hidden = np.zeros((2, 4), np.float32)
-    right = DraftContext(prompt=(1,), sampled=(2, 3), position=2, hidden=hidden)
-    assert len(drafter.propose(right, 8)) == 0  # no window
-    drafter.begin(window())
-    assert len(drafter.propose(right, 8)) and len(drafter.propose(right, 2)) == 2
-    for context in (replace(right, hidden=None), replace(right, position=1), replace(right, hidden=hidden[:0])):
-        assert len(drafter.propose(context, 8)) == 0
-    drafter.close()
-    assert len(drafter.propose(right, 8)) == 0
 
 
 def window() -> WindowContext:

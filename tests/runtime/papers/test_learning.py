@@ -70,11 +70,6 @@ def test_no_learning_changes_a_text_anywhere(target: str, draft: str, lookahead:
     check_no_change(target, draft, lookahead, [*CASES, *CASES])
 
 
-def test_who_does_not_learn_says_nothing_of_it() -> None:
-    drafter = opened(bundle(), bundle("int8", "draft"), lookahead="adaptive")
-    assert compared("plain", "timestamps", drafter).speculation.learning is None
-
-
 def test_wild_factors_change_no_text(home: Path) -> None:
     drafter = taught("plain", "draft same")
     rng = np.random.default_rng(0)

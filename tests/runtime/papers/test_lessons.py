@@ -7,12 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specedge.runtime.papers.across_words import _parts
-from specedge.runtime.papers.distill import N_SLOTS, Notes, likeliest
+from specedge.runtime.papers.distill import N_SLOTS, Notes
 
 N = 40
 
@@ -85,24 +82,3 @@ def test_of_what_is_spelt_with_several_the_targets_probability_is_kept() -> None
     notes.verdict(0, [row(22, sure=3.0), row(15), row(16)], ended=False)
     found = notes.lessons([22, 15, 16], (35, 11), Shifted())
     assert [lesson.sure for lesson in found] == pytest.approx([probability(3.0), probability(3.0), 1.0], abs=1e-4)
-
-
-@given(st.integers(1, N), st.integers(0, 2**32 - 1))
-def test_the_likeliest_and_the_rest_are_all(n: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    logits = (rng.standard_normal(N) * rng.choice([0.1, 3, 30])).astype(np.float32)
-    logits[rng.random(N) < 0.3] = -np.inf
-    logits[int(rng.integers(N))] = 1.0
-    found = likeliest(logits, n)
-    assert 1 <= len(found.ids) <= n and len(set(found.ids.tolist())) == len(found.ids)
-    assert float(np.exp(found.logp).sum()) + math.exp(found.rest) == pytest.approx(1, abs=2e-4)
-    assert logits[found.ids].min() >= np.sort(logits)[::-1][len(found.ids) - 1]
-
-
-TEXTS = ["Hello there, 12 friends!", " the valve é wide 漢字 open", "\U0001f600 a  b\n\nc don't", "x"]
-
-
-def test_a_run_of_one_vocabulary_is_a_part_of_the_text_in_the_other() -> None:
-    """By hand: "ab" "c" "def" beside "a" "bc" "d" "ef" meet behind "abc" and at the end; one beside one is alone."""
-    found = _parts(3, [b"x", b"ab", b"c", b"def"], [b"x", b"a", b"bc", b"d", b"ef"])
-    assert found == [range(3, 4), range(4, 6), range(4, 6), range(6, 7), range(6, 7)]

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.runtime.text import tokenizer
-from specedge.runtime.text.splitting import split
-from specedge.runtime.text.tokenizer import Encoder, merge
+from specedge.runtime.text.tokenizer import Encoder
 from support.vocab import GPT2_PATTERN, mixed_text, table, toy_ranks
 
 NAMES = ("gpt2", "multilingual")
@@ -28,16 +27,6 @@ def oracle(name: str) -> Any:
     tiktoken = pytest.importorskip("tiktoken", reason="tiktoken is the oracle of this test")
     ranks = {token: id_ for id_, token in enumerate(table(name)) if token}
     return tiktoken.Encoding(name, pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
-
-
-def _slow_merge(word: bytes, ranks: dict[bytes, int]) -> list[int]:
-    parts = [bytes([byte]) for byte in word]
-    while True:
-        pairs = [(ranks[parts[i] + parts[i + 1]], i) for i in range(len(parts) - 1) if parts[i] + parts[i + 1] in ranks]
-        if not pairs:
-            return [ranks[part] for part in parts]
-        _, i = min(pairs)
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
 
 
 def _compare(name: str, seed: int, n_texts: int) -> int:
@@ -67,44 +56,6 @@ def test_any_text_is_encoded_as_tiktoken_does_and_comes_back(name: str, text: st
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\ud83d\ude00", " \udc00\ud800 "])
 def test_surrogates_are_joined_or_replaced_as_tiktoken_does(text: str) -> None:
     assert encoder("gpt2").encode(text) == oracle("gpt2").encode_ordinary(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("", []),
-        ("it's we'll I'd", ["it", "'s", " we", "'ll", " I", "'d"]),
-        ("IT'S", ["IT", "'", "S"]),
-        ("x'dd 's ''s", ["x", "'d", "d", " '", "s", " ''", "s"]),
-        ("a  b", ["a", " ", " b"]),
-        ("a \n b", ["a", " \n", " b"]),
-        ("a\n\nb", ["a", "\n", "\n", "b"]),
-        ("a  ", ["a", "  "]),
-        ("a \t", ["a", " \t"]),
-        ("1½²x", ["1½²", "x"]),
-        ("abc123!?", ["abc", "123", "!?"]),
-        ("e\u0301", ["e", "\u0301"]),
-        ("a\x1cb", ["a", "\x1c", "b"]),
-        ("a\u3000b", ["a", "\u3000", "b"]),
-        ("\0 \0", ["\0", " \0"]),
-        ("\U00031350\U00011f50", ["\U00031350", "\U00011f50"]),
-    ],
-)
-def test_pieces(text: str, pieces: list[str]) -> None:
-    assert list(split(text)) == pieces
-
-
-@given(st.binary(min_size=1, max_size=200))
-def test_merging_is_that_of_the_slow_way(word: bytes) -> None:
-    ranks = {token: id_ for id_, token in enumerate(toy_ranks(1000)) if token}
-    assert merge(word, ranks) == _slow_merge(word, ranks)
-
-
-@given(st.lists(st.sampled_from([b"a", b"b", b"ab", b"aa"]), min_size=1, max_size=60).map(b"".join))
-def test_ties_go_to_the_leftmost_pair(word: bytes) -> None:
-    tokens = [b"a", b"b", b"aa", b"ab", b"aaa", b"aab", b"ba", b"abab", b"aaaa", b"bb"]
-    ranks = {token: id_ for id_, token in enumerate(tokens)}
-    assert merge(word, ranks) == _slow_merge(word, ranks)
 
 
 LONG_WORDS = ("a" * 100_000, "xyzzy" * 20_000, " " * 100_000, "\u0e01\u0e33" * 17_000, "!?" * 50_000)

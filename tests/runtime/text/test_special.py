@@ -52,34 +52,6 @@ def test_a_language_of_the_models_own_needs_no_entry_in_our_table() -> None:
     assert special.language_of(303) == "x-own"
 
 
-def test_language_of() -> None:
-    assert [MULTILINGUAL.language_of(id_) for id_ in (301, 302, 303, 304)] == [None, "en", "de", None]
-    assert ENGLISH.language_of(302) is None
-
-
-def test_timestamps() -> None:
-    begin, end = MULTILINGUAL.timestamp_begin, MULTILINGUAL.timestamp_end
-    assert (end - begin, MULTILINGUAL.n_timestamps, end) == (51, 51, MULTILINGUAL.n_vocab)
-    assert MULTILINGUAL.timestamp_s(begin) == 0.0
-    assert MULTILINGUAL.timestamp_s(begin + 50) == 1.0
-    for id_ in (begin - 1, end, -1):
-        with pytest.raises(UsageError, match="no timestamp"):
-            MULTILINGUAL.timestamp_s(id_)
-
-
-def test_ids_behind_the_timestamps_are_none() -> None:
-    special = dataclasses.replace(MULTILINGUAL, n_vocab=MULTILINGUAL.n_vocab + 5)
-    assert special.timestamp_end == MULTILINGUAL.n_vocab and not special.is_timestamp(special.n_vocab - 1)
-
-
-def test_it_does_not_change_with_the_mapping_it_was_made_from() -> None:
-    languages = {"en": 302}
-    special = dataclasses.replace(MULTILINGUAL, languages=languages)
-    languages["de"] = 303
-    assert special.languages == {"en": 302}
-    assert hash(special) == hash(dataclasses.replace(special))
-
-
 @pytest.mark.parametrize("special", [MULTILINGUAL, ENGLISH, dataclasses.replace(MULTILINGUAL, translate=None)])
 def test_json_round_trip(special: SpecialTokens) -> None:
     data = json.loads(json.dumps(special.to_json()))

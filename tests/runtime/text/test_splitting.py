@@ -71,12 +71,6 @@ def test_ids_are_those_of_tiktoken(pattern: str, text: str) -> None:
     assert ours.encode(text) == theirs.encode_ordinary(_as_seen(text, pattern))
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@given(text=st.text())
-def test_pieces_joined_are_the_text(pattern: str, text: str) -> None:
-    assert "".join(split(text, pattern)) == text
-
-
 @pytest.mark.parametrize(
     ("pattern", "text", "pieces"),
     [

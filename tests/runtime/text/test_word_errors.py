@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specedge.runtime.text.words import Errors, character_error_rate, edit_distance, normalise, word_errors
+from specedge.runtime.text.words import Errors, edit_distance, normalise, word_errors
 
 
 def test_punctuation_and_case_do_not_count() -> None:
@@ -25,11 +25,3 @@ def test_word_errors_add_up_over_texts() -> None:
     assert errors == Errors(n_errors=3, n_words=6, n_exact=1, n_texts=3)
     assert errors.rate == pytest.approx(0.5)
     assert word_errors([]).rate == 0.0
-
-
-def test_character_errors_are_counted_over_words_with_one_space_between() -> None:
-    """kitten, sitting: 3 of 6; "stop two" for "stop pump two": 5 of 13; nothing said: all of them."""
-    assert character_error_rate([("Kitten!", "sitting")]) == pytest.approx(3 / 6)
-    assert character_error_rate([("kitten", "sitting"), ("Stop  pump, two", "stop two")]) == pytest.approx(8 / 19)
-    assert character_error_rate([("go", "")]) == 1.0
-    assert character_error_rate([]) == character_error_rate([("", "")]) == 0.0

@@ -15,17 +15,17 @@ from specedge.maps.build import build
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
-from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, Guard, Verdict, WindowContext
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.ctc.drafter import CtcDrafter, SegmentTimes
+from specedge.runtime.drafters.ctc.drafter import CtcDrafter
 from specedge.runtime.drafters.ctc.head import Posteriors
 from specedge.runtime.drafters.ctc.ngram_lm import Guide
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 from specedge.runtime.text.words import ends_sentence
 from support.drafting import plain_fields
-from support.fake_engine import HashEngine, special_tokens, tokenizer, words
+from support.fake_engine import HashEngine, special_tokens, tokenizer
 from support.posteriors import Window, random_posteriors, spoken, unheard
 
 SPECIAL = special_tokens()
@@ -91,59 +91,11 @@ def test_the_whole_window_is_drafted_at_once() -> None:
     assert proposed(begun(made(spoken(" the pump is on."))), budget=2) == ids(" the pump")
 
 
-def test_padding_is_not_heard() -> None:
-    heard: list[int] = []
-
-    def hear(hidden: Any) -> Posteriors:
-        heard.append(len(hidden))
-        return spoken(" the pump")
-
-    for content, expected in ((1.0, 100), (0.5, 60), (0.0, 10)):
-        drafter = made(hear)
-        drafter.begin(
-            WindowContext(
-                features=Window(np.zeros((100, 2), np.float32)), prompt=PLAIN_PROMPT, n_vocab=SPECIAL.n_vocab,
-                n_sample=200, eot=SPECIAL.eot, timestamp_begin=BEGIN, content=content,
-            )
-        )  # fmt: skip
-        proposed(drafter)
-        assert heard.pop() == expected
-
-
 def test_dear_rows_and_silence_give_no_draft() -> None:
     assert len(proposed(begun(made(spoken(" the pump is on."), costs=DEAR)), ids(" the"))) <= 1
     for nothing in (unheard(), unheard(9), spoken(""[:0] or b"\xff"), unheard(5, -np.inf)):
         assert proposed(begun(made(nothing))) == []
     assert proposed(begun(made(spoken(" the pump")), features=object())) == []
-
-
-def test_in_silence_the_first_timestamp_is_all_that_is_drafted() -> None:
-    drafter = begun(made(unheard()), prompt=TIMED_PROMPT)
-    assert proposed(drafter, prompt=TIMED_PROMPT) == [BEGIN] and not drafter.rests
-    drafter.observe(Verdict(drafted=(BEGIN,), n_accepted=1, token=SPECIAL.eot, finished=True, nodes=(0,)))
-    assert drafter.rests
-
-
-def test_behind_a_silent_window_hearing_waits_for_a_text() -> None:
-    heard: list[int] = []
-
-    def hear(hidden: Any) -> Posteriors:
-        heard.append(len(hidden))
-        return spoken(" the pump is on.")
-
-    drafter = begun(made(hear), prompt=TIMED_PROMPT)
-    proposed(drafter, prompt=TIMED_PROMPT)
-    drafter.end((BEGIN,))
-    for _ in range(3):
-        begun(drafter, Window(np.zeros((4, 2), np.float32)), prompt=TIMED_PROMPT)
-        assert proposed(drafter, prompt=TIMED_PROMPT) == [BEGIN]
-        assert proposed(drafter, [BEGIN], prompt=TIMED_PROMPT) == [] and len(heard) == 1
-        drafter.end((BEGIN,))
-    begun(drafter, Window(np.zeros((4, 2), np.float32)), prompt=TIMED_PROMPT)
-    assert proposed(drafter, [BEGIN, *ids(" the")], prompt=TIMED_PROMPT)[:1] == ids(" pump") and len(heard) == 2
-    drafter.end((BEGIN, *ids(" the pump is on.")))
-    begun(drafter, Window(np.zeros((4, 2), np.float32)), prompt=TIMED_PROMPT)
-    assert len(proposed(drafter, prompt=TIMED_PROMPT)) > 3, "a text is expected again"
 
 
 @pytest.mark.parametrize(
@@ -166,20 +118,6 @@ def test_a_hypothesis_is_taken_up_again_behind_a_correction(heard: str, decided:
     assert found == ids(rest)
 
 
-def test_a_token_of_several_marks_has_no_sound() -> None:
-    dots = words("ing")[0]
-    ranks = [b"..." if id_ == dots else spelling for id_, spelling in enumerate(TOKENIZER.ranks)]
-    drafter = begun(CtcDrafter(lambda _: spoken(" the pump is on now"), Tokenizer(ranks, SPECIAL), FREE))
-    proposed(drafter)
-    assert proposed(drafter, [*ids(" the"), dots]) == ids(" pump is on now")
-
-
-def test_a_word_that_was_said_but_not_heard_puts_none_in_its_place_where_ngrams_know_the_next(pumps: TokenMap) -> None:
-    drafter = begun(made(spoken(" pump is on."), pumps))
-    proposed(drafter)
-    assert proposed(drafter, ids(" the")) == ids(" pump is on.")
-
-
 def test_a_speech_llms_text_begins_without_a_space_and_maps_have_one(pumps: TokenMap) -> None:
     special = SpeechTokens(n_vocab=SPECIAL.eot + 1, eot=SPECIAL.eot, before=(), behind=())
     bare = Tokenizer(TOKENIZER.ranks[: SPECIAL.eot], special)
@@ -191,13 +129,6 @@ def test_a_speech_llms_text_begins_without_a_space_and_maps_have_one(pumps: Toke
         drafter = begun(CtcDrafter(lambda _, h=heard: spoken(h, doubts=doubts), bare, FREE, guide=guide))  # type: ignore[misc]
         assert proposed(drafter) == ids("the pump is on.")
         assert proposed(drafter, ids("the pump")) == ids(" is on.")
-
-
-def test_what_follows_a_correction_is_held_to_the_ngrams_anew(pumps: TokenMap) -> None:
-    doubts = {i: {b: 0.1 for b in "leaknow"} for i in range(6, 20)}
-    drafter = begun(made(spoken(" thero leyk naw.", doubts=doubts), pumps))
-    proposed(drafter)
-    assert proposed(drafter, ids(" zero")) == ids(" leak now.")
 
 
 def test_the_map_chooses_the_spelling(pumps: TokenMap) -> None:
@@ -235,25 +166,6 @@ def test_one_hearing_serves_all_attempts_at_a_window() -> None:
     assert len(heard) == 2
 
 
-def test_a_window_without_drafts_is_neither_asked_nor_told_of() -> None:
-    told: list[str] = []
-
-    class Watched(CtcDrafter):
-        def propose(self, context: DraftContext, budget: int) -> DraftTree:
-            told.append("propose")
-            return super().propose(context, budget)
-
-        def observe(self, verdict: Verdict) -> None:
-            told.append("observe")
-            super().observe(verdict)
-
-    guard = Guard(Watched(lambda hidden: unheard(), TOKENIZER, FREE))
-    n_passes = decoded(3, guard, timed=False, temperature=0.0).speculation.passes
-    assert n_passes > 2 and told == ["propose"]
-    decoded(4, guard, timed=False, temperature=0.0)
-    assert told == ["propose"] * 2, "it is asked again in the next window"
-
-
 def test_timestamps_stand_where_sentences_were_heard() -> None:
     text = " the pump is on. the leak is two."
     drafter = made(spoken(text, pauses=(16,)))
@@ -274,17 +186,6 @@ def test_timestamps_stand_where_sentences_were_heard() -> None:
             )  # fmt: skip
     begun(drafter, prompt=TIMED_PROMPT)
     assert proposed(drafter, (), TIMED_PROMPT) == decided
-
-
-def test_timestamps_stand_where_the_head_has_them() -> None:
-    times = np.zeros((500, 2), np.float32)
-    times[[1, 70], 0] = times[[53, 124], 1] = 20.0
-    heard = replace(spoken(" the pump is on. the leak is two.", pauses=(16,)), times=times)
-    drafter = begun(made(heard), Window(np.zeros((500, 2), np.float32)), TIMED_PROMPT)
-    decided = [BEGIN + 1, *ids(" the pump is on."), BEGIN + 53, BEGIN + 70, *ids(" the leak is two."), BEGIN + 124]
-    assert proposed(drafter, (), TIMED_PROMPT) == decided
-    for n in (5, 7, 10, len(decided) - 1):
-        assert proposed(drafter, decided[:n], TIMED_PROMPT) == decided[n:], n
 
 
 @pytest.mark.parametrize("times", [np.full((500, 2), np.nan, np.float32), np.zeros((3, 2)), np.zeros(500)], ids=str)
@@ -351,22 +252,3 @@ def test_a_head_that_raises_is_dropped_and_the_text_stays() -> None:
     plain = decoded(3, None, timed=True, temperature=0.0)
     assert plain_fields(decoded(3, guard, timed=True, temperature=0.0)) == plain_fields(plain)
     assert guard.error is not None and "no ears" in guard.error
-
-
-def test_the_place_with_the_steadiest_distance_is_believed() -> None:
-    times = SegmentTimes()
-    assert times.guess("end", [50, 60])[0] == 50
-    for i in range(12):
-        times.learn("end", [40 + 3 * i % 7, 90 + i], 93 + i)
-    step, sure = times.guess("end", [10, 70])
-    assert step == 73 and sure > 0.8
-    assert times.guess("next", [4])[1] < 0.5
-    assert times.guess("first", [0, 7]) == (0, 0.5)
-
-
-def test_times_that_scatter_are_guessed_at_their_middle() -> None:
-    times = SegmentTimes()
-    for step in (60, 60, 50, 51, 52, 51, 50, 52):
-        times.learn("last", [0], step)
-    step, sure = times.guess("last", [0])
-    assert step == 51 and 0.2 < sure < 0.8

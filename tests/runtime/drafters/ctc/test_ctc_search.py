@@ -69,13 +69,6 @@ def test_tokens_are_the_targets_own_and_lie_where_they_were_heard() -> None:
     assert [heard.opens for heard in found] == [True, True, True, True, False]
 
 
-def test_bytes_that_are_no_character_are_left_out() -> None:
-    assert text_of(greedy(spoken(b" o\xffn\xc3"))) == " on"
-    assert text_of(greedy(spoken("né"))) == " né"
-    assert greedy(spoken(b"\xff\xfe")) == []
-    assert greedy(spoken("   ")) == []
-
-
 @pytest.mark.parametrize(
     ("heard", "meant"),
     [
@@ -94,18 +87,6 @@ def test_ngrams_decide_what_was_heard_badly(pumps: TokenMap, heard: str, meant: 
     assert searched(spoken(heard, doubts=doubts), guide(pumps)) == meant
 
 
-def test_what_no_ngram_knows_stays_as_it_was_heard(pumps: TokenMap) -> None:
-    for text in (" Ask Maria about it.", " the xylophone is on.", " 1234 5678"):
-        assert searched(spoken(text, sure=0.999), guide(pumps)) == text
-    assert searched(spoken(" the pamp is on."), guide()) == " the pamp is on."
-
-
-def test_a_mark_that_was_not_heard_ends_the_sentence_where_an_ngram_has_one(pumps: TokenMap) -> None:
-    assert searched(spoken(" zero one two"), guide(pumps)) == " zero one two."
-    assert searched(spoken(" the two pump on"), guide(pumps)) == " the two pump on."
-    assert searched(spoken(" zero one"), guide(pumps)) == " zero one"
-
-
 def test_a_word_is_found_among_many_that_begin_with_the_same_piece(tmp_path: Path) -> None:
     texts = [f" the k{letter}o is on." for letter in "abcdefghijlmnopqrstuv" for _ in range(2)]
     path = tmp_path / "pieces.tmap"
@@ -113,20 +94,6 @@ def test_a_word_is_found_among_many_that_begin_with_the_same_piece(tmp_path: Pat
     with TokenMap.open(path) as opened:
         heard = spoken(" the kzo is on.", doubts={6: {"v": 0.05}})
         assert searched(heard, guide(opened)) == " the kvo is on."
-
-
-def test_a_text_does_not_end_within_a_word_that_ngrams_have_go_on(tmp_path: Path) -> None:
-    path = tmp_path / "ends.tmap"
-    texts = [" the wheel."] * 6 + [" the wheat is on."] * 6
-    build([ids(text) for text in texts], path, n_text=SPECIAL.eot, fingerprint=bytes(32))
-    with TokenMap.open(path) as opened:
-        heard = spoken(" the whei", doubts={8: {"e": 0.1, "a": 0.01}})
-        assert searched(heard, guide(opened)) == " the wheel."
-
-
-def test_the_text_decided_before_is_part_of_the_context(pumps: TokenMap) -> None:
-    doubtful = spoken(" leak now.", doubts={i: {b: 0.1 for b in "isleak"} for i in range(1, 5)})
-    assert searched(doubtful, guide(pumps), before=ids(" the pump")) == " leak now."
 
 
 def test_what_this_run_has_said_guides_too() -> None:
@@ -138,34 +105,6 @@ def test_what_this_run_has_said_guides_too() -> None:
     assert searched(said, guide(cache=NgramCache())) == " the xelophone is on."
 
 
-def test_a_guide_that_learned_says_what_a_new_one_would(pumps: TokenMap) -> None:
-    cache = NgramCache()
-    learning = guide(pumps, cache=cache)
-    sentences = [ids(text) for text in (" the xylophone is on.", " the pump is two.", " zero one pump.")]
-    for sentence in [*sentences, *sentences[:2]]:
-        for known in sentences:  # looked up before it learns, and remembered
-            learning.score(known[:2], known[2])
-        learning.learn([*ids(" now."), *sentence], len(ids(" now.")))
-    cache.learn(ids(" the two pump is."))  # by somebody else
-    learning.learn(sentences[0])
-    new = guide(pumps, cache=cache)
-    for sentence in sentences:
-        for at in range(len(sentence)):
-            before, token = tuple(sentence[:at]), sentence[at]
-            assert learning.score(before, token) == new.score(before, token)
-            assert learning.order(before, token) == new.order(before, token)
-            assert sorted(learning.said_behind(token)) == sorted(new.said_behind(token))
-
-
-def test_a_mark_that_always_follows_a_word_comes_with_it(tmp_path: Path) -> None:
-    texts = [" now, the pump is on."] * 5 + [" now, zero one two."] * 3
-    build([ids(text) for text in texts], tmp_path / "marks.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
-    with TokenMap.open(tmp_path / "marks.tmap") as marks:
-        doubts = {3: {",": 0.3}}
-        assert text_of(greedy(spoken(" now the pump is on.", doubts=doubts))) == " now the pump is on."
-        assert searched(spoken(" now the pump is on.", doubts=doubts), guide(marks)) == " now, the pump is on."
-
-
 @pytest.mark.parametrize("most_at_once", [8, 1])
 def test_words_of_several_tokens_are_found(most_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_lattice, "_MOST_PIECES", most_at_once)
@@ -175,16 +114,6 @@ def test_words_of_several_tokens_are_found(most_at_once: int, tmp_path: Path, mo
         doubts = {i: {b: 0.05 for b in " aegiknos"} for i in range(20)}
         for heard, meant in ((" the liekangs is on.", " the leakings is on."), (" leek now.", " leak now.")):
             assert searched(spoken(heard, doubts=doubts), guide(long)) == meant
-
-
-def test_only_what_is_near_a_correction_is_spelt_again(pumps: TokenMap) -> None:
-    heard = " the pamp is on. zero ane two."
-    doubts = {i: {b: 0.05 for b in " eiopu"} for i in range(len(heard))}
-    lattice = lattice_of(spoken(heard, doubts=doubts))
-    assert lattice is not None
-    spine = spelled(lattice, TOKENIZER)
-    found = Search(TOKENIZER, guide(pumps)).guided(lattice, spine, (), 2)
-    assert text_of(found) == " the pump is on. zero ane two."
 
 
 def test_several_maps_count_together(pumps: TokenMap, tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from specedge.errors import Interrupted, UsageError
-from specedge.runtime.bundle.bundle import encoder_fingerprint
+from specedge.errors import Interrupted
 from specedge.runtime.decoding.drafter import DraftContext, Verdict, WindowContext
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 from specedge.runtime.engine.draft_model import DraftText, load_draft
@@ -101,57 +99,6 @@ def test_what_was_accepted_is_not_run_again() -> None:
     ]
 
 
-def test_attempts_at_a_window_share_its_hearing() -> None:
-    drafter = opened(bundle(), bundle("int8", "draft"))
-    prompt = list(bundle().manifest.tokens.prompt("en", "transcribe", False))
-    heard: list[int] = []
-
-    def mel(n_mels: int) -> Any:
-        heard.append(n_mels)
-        return noise_mel(n_mels, 200)
-
-    window = begun(drafter, "plain", prompt, mel)
-    first = proposed(drafter, prompt, [])
-    drafter.end(())
-    drafter.begin(window)
-    assert proposed(drafter, prompt, []) == first and heard == [80]
-    drafter.end((5, 6))
-    begun(drafter, "plain", prompt, mel)
-    proposed(drafter, prompt, [])
-    assert heard == [80, 80]
-
-
-def test_behind_a_window_without_text_hearing_waits_for_one() -> None:
-    drafter = opened(bundle(), bundle("int8", "draft"))
-    special = bundle().manifest.tokens
-    prompt = list(special.prompt("en", "transcribe", True))
-    heard: list[int] = []
-
-    def mel(n_mels: int) -> Any:
-        heard.append(n_mels)
-        return noise_mel(n_mels, 200)
-
-    begun(drafter, "plain", prompt, mel)
-    drafter.end((special.timestamp_begin,))
-    begun(drafter, "plain", prompt, mel)
-    assert proposed(drafter, prompt, []) == [] and proposed(drafter, prompt, [special.timestamp_begin]) == []
-    assert not heard
-    assert proposed(drafter, prompt, [special.timestamp_begin, 5]) and heard == [80]
-
-
-def test_a_shared_encoder_is_known_by_its_files_and_not_run_again() -> None:
-    same, other = bundle("int8", "draft same"), bundle("int8", "draft")
-    assert encoder_fingerprint(same.manifest) == encoder_fingerprint(bundle().manifest)
-    assert encoder_fingerprint(other.manifest) != encoder_fingerprint(bundle().manifest)
-    assert encoder_fingerprint(bundle("fp32", "draft same").manifest) != encoder_fingerprint(bundle().manifest)
-    drafter = opened(bundle(), same)
-    assert not drafter.listens
-    prompt = list(bundle().manifest.tokens.prompt("en", "transcribe", False))
-    begun(drafter, "plain", prompt, lambda n_mels: pytest.fail("the audio was asked for"))
-    assert proposed(drafter, prompt, [])
-    assert drafter._model is not None and "encoder" not in drafter._model.engine._sessions  # it was not even loaded
-
-
 def test_a_draft_is_silent_where_it_cannot_be_asked() -> None:
     said: list[str] = []
     drafter = opened(bundle("int8", "v3"), bundle("int8", "draft"))
@@ -164,16 +111,6 @@ def test_a_draft_is_silent_where_it_cannot_be_asked() -> None:
         assert proposed(drafter, prompt, []) == []
         drafter.observe(Verdict(drafted=(), n_accepted=0, token=65, finished=False))
     assert said == ["once"]
-
-
-@pytest.mark.slow
-def test_a_long_prompt_is_cut_to_the_drafts_positions() -> None:
-    drafter = opened(bundle("int8", "one head of 64"), bundle("int8", "draft"))
-    special = bundle("int8", "one head of 64").manifest.tokens
-    prompt = [special.sot_prev, *([65] * 220), *special.prompt("en", "transcribe", False)]
-    begun(drafter, "one head of 64", prompt)
-    assert len(proposed(drafter, prompt, [])) == 4
-    assert proposed(drafter, prompt, [65] * 80) == []  # beyond the draft's last position
 
 
 def test_the_targets_canceller_stops_the_draft_and_it_can_be_used_again() -> None:
@@ -189,18 +126,6 @@ def test_the_targets_canceller_stops_the_draft_and_it_can_be_used_again() -> Non
         text.follow([5, 6])
     canceller.cancel()
     text.follow([5, 6, 7])  # it works for somebody else now
-
-
-def test_sampled_texts_do_not_shorten_the_drafts_of_greedy_ones() -> None:
-    drafter = opened(bundle(), bundle("int8", "draft"), lookahead="rule")
-    prompt = list(bundle().manifest.tokens.prompt("en", "transcribe", False))
-    window = begun(drafter, "plain", prompt)
-    for temperature, n_drafts in ((0.0, 3), (0.4, 3), (0.4, 2), (0.0, 3)):
-        drafter.begin(replace(window, temperature=temperature))
-        found = proposed(drafter, prompt, [])
-        assert len(found) == n_drafts
-        if temperature:
-            drafter.observe(Verdict(drafted=tuple(found), n_accepted=0, token=65, finished=False, rejected=0))
 
 
 def test_a_closed_drafter_drafts_nothing() -> None:
@@ -224,25 +149,3 @@ def test_one_draft_serves_several_targets_in_several_threads() -> None:
         ]
         found = [job.result() for job in jobs]
     assert found == [plain(name, "timestamps").segments for name in names]
-
-
-def test_targets_of_one_vocabulary_share_the_words_that_a_draft_has_spelt() -> None:
-    draft = bundle("int8", "draft en")
-    made = [opened(bundle("int8", name), draft) for name in ("plain", "deep text", "v3")]
-    made.append(opened(bundle(), draft, translation="tokens"))
-    caches = [drafter.translation.cache for drafter in made]  # type: ignore[attr-defined]
-    assert caches[0] is caches[1] is caches[2], "v2 and v3 differ in special tokens only"
-    assert caches[3] is not caches[0], "runs are no words"
-
-
-@pytest.mark.parametrize("draft", ["draft", "draft en"])
-def test_an_opened_draft_has_nothing_left_to_load(draft: str) -> None:
-    """Or the first window would be charged with it."""
-    made = opened(bundle(), bundle("int8", draft))
-    assert made.model is not None and {"encoder", "cross_kv", "decoder"} <= set(made.model.engine._sessions)
-
-
-def test_without_the_audio_an_encoder_of_its_own_hears_nothing() -> None:
-    model = load_draft(bundle("int8", "draft"), threads=1)
-    with pytest.raises(UsageError, match="needs the audio of the window"):
-        model.hear(object(), "another encoder", None)

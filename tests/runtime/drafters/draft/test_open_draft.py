@@ -12,15 +12,13 @@ import pytest
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
 from specedge.runtime import device
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.bundle.manifest import check_fit, graph_bytes
+from specedge.runtime.bundle.manifest import check_fit
 from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.drafter import EmptyDrafter, TargetModel
-from specedge.runtime.drafters.auto import AutoDrafter
 from specedge.runtime.drafters.draft import load
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.model import WhisperModel
 from specedge.runtime.options import DrafterOptions
-from specedge.runtime.papers.across_words import AcrossWords
 from specedge.runtime.text.special import SpecialTokens
 from support.drafts import compared, opened
 from support.exported import bundle, checkpoint
@@ -73,11 +71,6 @@ def test_a_draft_of_other_languages() -> None:
     check_fit(bundle("int8", "draft en").manifest, target)
 
 
-def test_a_draft_of_an_unknown_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AcrossWords, "share", 0.1)
-    assert "only 10% of the smaller vocabulary in common" in refused(bundle(), asked(bundle("int8", "draft en").path))
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -127,32 +120,6 @@ def test_memory_that_runs_out_while_loading(
             make_drafter(asked(bundle("int8", "draft").path), TargetModel(bundle(), threads=1)), EmptyDrafter
         )
     assert len(caplog.records) == 1
-
-
-def test_where_nobody_says_what_is_free_the_draft_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in (None, "MemTotal: 9 kB\n", "MemAvailable: much\n"):
-        meminfo = tmp_path / "meminfo"
-        if text is not None:
-            meminfo.write_text(text)
-        monkeypatch.setattr(device, "MEMORY_INFO", meminfo)
-        assert opened(bundle(), bundle("int8", "draft")).name == "draft"
-
-
-def test_a_token_is_priced_by_the_bytes_of_both_decoders_at_first() -> None:
-    draft = bundle("int8", "draft")
-    share = graph_bytes(draft.manifest, "decoder") / graph_bytes(bundle().manifest, "decoder")
-    assert opened(bundle(), draft)._cost.value == pytest.approx(share)
-
-
-@pytest.mark.parametrize(("lookahead", "is_weighed"), [("cost", True), ("joint", True), ("4", False), ("rule", False)])
-def test_what_costs_decide_keeps_an_account(lookahead: str, is_weighed: bool) -> None:
-    asked = DrafterOptions("draft", draft_model=bundle("int8", "draft").path, lookahead=lookahead)
-    made = make_drafter(asked, TargetModel(bundle(), threads=1))
-    assert made.name == "draft" and isinstance(made, AutoDrafter) is is_weighed
-    made.close()
-    unweighed = make_drafter(asked, TargetModel(bundle(), threads=1, weighs=False))
-    assert not isinstance(unweighed, AutoDrafter)
-    unweighed.close()
 
 
 @pytest.mark.parametrize("translation", ["tokens", "direct"])

@@ -1,8 +1,4 @@
-"""Both beam searches against short ones that are written from their definitions and keep no states.
-
-`whispers` is openai-whisper's `BeamSearchDecoder`. The continuations of all beams are taken from the best down, until
-`beam_size` of them live on; those that end are set aside. The search is over once `beam_size * patience` are set aside,
-and what they leave of a list of `beam_size` is filled with the best that live on.
+"""The beam that believes heads, against a short one that is written from its definition and keeps no states.
 
 `raj` is sections III-A and III-B of Faster Speech-LLaMA (arXiv 2409.08148): behind the likeliest token a hypothesis
 goes on by the heads' tokens up to the first that is less sure than tau (eq. 10), a token counts with the
@@ -24,7 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.beam import BeamOptions, Drafts, Hypothesis, best_of, likeliest, logprobs_behind, search
+from specedge.runtime.decoding.beam import BeamOptions, Hypothesis, likeliest
 from specedge.runtime.decoding.passes import Ran, alone
 from specedge.runtime.decoding.rules import RuleSet, build_rules
 from specedge.runtime.papers.grouped_beam import groups
@@ -196,56 +192,6 @@ class Heads:
         return ids.tolist(), rng.choice([0.25, 0.5, 0.75, 1.0], self.n_heads).tolist()
 
 
-class Tried:
-    """A drafter that holds what it is told to what the model says.
-
-    Its drafts are right in as many tokens as `n_right` says, in turn, and then wrong; none where the text ends before
-    or there is no room. many: whether each beam may have a drafter of its own.
-    """
-
-    def __init__(self, model: Model, n_right: Sequence[int], *, many: bool) -> None:
-        self.model, self.n_right, self.many = model, n_right, many
-        self.n_paths = 0
-        self.made: list[Tried] = []
-        self.n_closed = 0
-        self._tokens: Tokens = ()
-        self._path: Tokens = ()
-
-    def path(self, state: FakeState, tokens: Tokens) -> Tokens:
-        assert state.ids == [*PROMPT, *tokens[:-1]], "the state of another text"
-        n = self.n_right[(self.n_paths + len(tokens)) % len(self.n_right)]
-        self.n_paths += 1
-        *right, other = self.model.greedy(tokens, n + 1)
-        self._tokens, self._path = tokens, (*right, (other + 1) % TEXT)
-        room = self.model.n_text_ctx - state.length - 1
-        self._path = () if EOT in right or room < len(self._path) else self._path
-        return self._path
-
-    def saw(self, n_right: int, token: int, ran: Ran) -> None:
-        said = self.model.greedy(self._tokens, n_right + 1)
-        assert said == (*self._path[:n_right], token) and token not in self._path[n_right : n_right + 1]
-
-    def another(self) -> Drafts | None:
-        if not self.many:
-            return None
-        self.made.append(Tried(self.model, self.n_right, many=True))
-        self.made[-1].made = self.made
-        return self.made[-1]
-
-    def close(self) -> None:
-        self.n_closed += 1
-
-
-class Nothing(Tried):
-    """A drafter that drafts nothing."""
-
-    def path(self, state: FakeState, tokens: Tokens) -> Tokens:
-        return ()
-
-    def saw(self, n_right: int, token: int, ran: Ran) -> None:
-        pass
-
-
 def begun(model: Model) -> tuple[Any, NDArray[np.float32]]:
     """A state behind the prompt, and the prompt's last row."""
     state = model.start(FEATURES)
@@ -256,63 +202,11 @@ def begun(model: Model) -> tuple[Any, NDArray[np.float32]]:
     return state, row
 
 
-def searched(model: Model, options: BeamOptions, drafts: Drafts) -> tuple[list[Hypothesis], list[int]]:
-    """What `search` finds, and over how many texts each of its passes is."""
-    state, row = begun(model)
-    passes, waits, since = list[int](), list[float](), time.perf_counter()
-
-    def saw(ran: Ran, waited_s: float, n_texts: int) -> None:
-        assert n_texts == len(ran.logits)
-        passes.append(n_texts)
-        waits.append(waited_s)
-
-    found = alone(model, search(model, state, row, RULES, options, drafts, saw))
-    assert all(wait >= 0 for wait in waits) and sum(waits) <= time.perf_counter() - since
-    assert model.n_open == 1 and len(passes) == model.n_passes, "a state was not given back, or a pass not told"
-    return found, passes
-
-
 def same(found: Sequence[Hypothesis], expected: Sequence[Text]) -> None:
     assert [one.tokens for one in found] == [text.tokens for text in expected]
     for one, text in zip(found, expected, strict=True):
         assert one.logprobs == pytest.approx(text.logprobs, abs=1e-4)
         assert one.sum_logprob == pytest.approx(text.total, abs=1e-3)
-
-
-SIZES = [(n_beams, patience, limit) for n_beams in (1, 2, 4) for patience in (0.5, 1.0, 2.0) for limit in (1, 6)]
-
-
-@pytest.mark.parametrize(("n_beams", "patience", "limit"), SIZES)
-@pytest.mark.parametrize("bias", [-50.0, 0.0, 3.0])
-def test_beams_are_whispers(n_beams: int, patience: float, limit: int, bias: float) -> None:
-    options = BeamOptions(beam_size=n_beams, patience=patience, limit=limit)
-    n_wanted = {0.5: {1: 1, 2: 1, 4: 2}, 1.0: {1: 1, 2: 2, 4: 4}, 2.0: {1: 2, 2: 4, 4: 8}}[patience][n_beams]
-    for seed in range(4):
-        model = Model(seed, bias)
-        expected = whispers(model, n_beams, n_wanted, limit)
-        found, passes = searched(model, options, Nothing(model, (), many=False))
-        same(found, [*expected.finished, *expected.unfinished])
-        assert [one.finished for one in found].count(True) == len(expected.finished)
-        assert passes == expected.passes
-
-
-@pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("n_right", [(0,), (2,), (1, 0, 3)])
-def test_beams_with_drafts_are_whispers(n_right: Sequence[int], many: bool) -> None:
-    for seed, bias in itertools.product(range(4), (-50.0, 0.0)):
-        model = Model(seed, bias)
-        expected = whispers(model, 3, 3, 12)
-        drafts = Tried(model, n_right, many=many)
-        found, passes = searched(model, BeamOptions(beam_size=3, limit=12), drafts)
-        same(found, [*expected.finished, *expected.unfinished])
-        n_paths = drafts.n_paths + sum(one.n_paths for one in drafts.made)
-        if n_right == (0,):  # no beam is ever ahead, so all of them wait for each pass
-            assert passes == expected.passes
-            assert n_paths == (sum(passes) if many else len(passes)), "a drafter for one beam drafts for one in a pass"
-        else:
-            assert sum(passes) < sum(expected.passes) and len(passes) <= len(expected.passes)
-        assert drafts.n_closed == 0, "the first is the caller's"
-        assert all(one.n_closed == 1 for one in drafts.made)
 
 
 @pytest.mark.parametrize(("n_beams", "patience", "limit"), [(1, 1.0, 7), (2, 2.0, 7), (3, 1.0, 9), (4, 0.5, 2)])
@@ -343,25 +237,6 @@ def test_beams_that_believe_heads_are_as_published(
         assert (passes, model.n_copies) == (expected.passes, expected.n_copies) and model.n_open == 1
 
 
-def test_equal_texts_stand_by_their_beam_and_then_by_their_ids() -> None:
-    """Four ids have 1/4 each: the first step keeps 0, 1 and 2; the second keeps 0 0, 0 1 and 0 2, which have 1/16 each
-    as all others do.
-
-    openai-whisper lists what is not over by `argsort` backwards, so of equals the last is the first.
-    """
-
-    class Even(Model):
-        def logits(self, features: Any, prefix: Tokens) -> NDArray[np.float32]:
-            row = np.full(self.n_vocab, -np.inf, np.float32)
-            row[:4] = 0
-            return row
-
-    model = Even()
-    found, _ = searched(model, BeamOptions(beam_size=3, limit=2), Nothing(model, (), many=False))
-    assert [one.tokens for one in found] == [(0, 2), (0, 1), (0, 0)]
-    assert [one.sum_logprob for one in found] == pytest.approx([math.log(1 / 16)] * 3, rel=1e-6)
-
-
 @pytest.mark.parametrize("n", [1, 2, 5, 40])
 @pytest.mark.parametrize("n_vocab", [5, 63, 64, 129, 1000])
 def test_the_likeliest_are_the_best_and_of_equals_the_first(n: int, n_vocab: int) -> None:
@@ -373,33 +248,3 @@ def test_the_likeliest_are_the_best_and_of_equals_the_first(n: int, n_vocab: int
         n_finite = int(np.isfinite(row).sum())
         assert likeliest(row, n)[:n_finite] == expected[:n_finite]
         assert len(likeliest(row, n)) == min(n, n_vocab)
-
-
-@pytest.mark.parametrize("peak", [-200.0, 0.0, 200.0])
-def test_the_logarithm_of_a_softmax_is_so_for_logits_of_any_size(peak: float) -> None:
-    """The first id has three times what each of the others has: 3/5, 1/5, 1/5, whatever is added to the logits."""
-    row = np.full(SPECIAL.n_vocab, -np.inf, np.float32)
-    row[:3] = peak + math.log(3), peak, peak
-    found = logprobs_behind(RULES, row, (1,))
-    assert np.exp(found[:3]) == pytest.approx([0.6, 0.2, 0.2], rel=1e-4) and not np.exp(found[3:]).any()
-
-
-def test_texts_are_ranked_by_their_length() -> None:
-    """By the mean of their n tokens, or by Wu et al.'s penalty: the sum over ((5 + n) / 6) ** length_penalty."""
-
-    def text(n: int, total: float) -> Hypothesis:
-        return Hypothesis(tokens=(1,) * n, logprobs=(), sum_logprob=total, finished=True)
-
-    assert best_of([text(3, -5.0), text(2, -3.0), text(3, -4.4)], None) == 2  # -1.667, -1.5, -1.467
-    assert best_of([text(3, -5.0), text(2, -3.0), text(3, -4.4)], 1.0) == 1  # -3.75, -2.571, -3.3
-    # (10 / 6) ** 0.6 = 1.3587 and (6 / 6) ** 0.6 = 1: -2.7 / 1.3587 = -1.987.
-    assert best_of([text(1, -2.0), text(5, -2.7)], 0.6) == 1
-    assert best_of([text(1, -1.98), text(5, -2.7)], 0.6) == 0
-    # With a penalty of 0 length does not count; an empty text is as long as one token.
-    assert best_of([text(1, -1.0), text(9, -1.1)], 0.0) == 0
-    assert best_of([text(0, -0.6), text(1, -0.5)], None) == 1 and best_of([text(0, -0.5), text(2, -1.01)], None) == 0
-
-
-@pytest.mark.parametrize(("n_beams", "patience", "n_wanted"), [(5, 1.0, 5), (5, 2.0, 10), (3, 0.5, 2), (5, 0.05, 1)])
-def test_patience_says_how_many_texts_must_end(n_beams: int, patience: float, n_wanted: int) -> None:
-    assert BeamOptions(beam_size=n_beams, patience=patience).n_wanted == n_wanted
