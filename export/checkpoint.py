@@ -32,7 +32,7 @@ from specedge.runtime.text.special import TokenLayout
 from . import ctranslate2, ggml, lora, mlx, openai_pt
 from .heads import BLOCK, Heads, HeadsSpec, head_shapes
 from .layers import BASE_HEAD, ROWS_AT_ONCE, in_parts
-from .qwen3_asr import open_qwen
+from .qwen3_asr import QwenSpec
 from .spec import (
     F32,
     Progress,
@@ -46,7 +46,7 @@ from .spec import (
     read_json,
     shard_names,
 )
-from .speech_layouts import SpeechSpec, open_voxtral
+from .speech_layouts import SpeechSpec, count_control
 from .vocabulary import read_vocabulary
 
 TOKEN_EMBEDDING = "model.decoder.embed_tokens.weight"
@@ -167,7 +167,6 @@ _FILE_FORMATS: tuple[tuple[Callable[[Path, bytes], bool], Callable[[Path], tuple
     (ggml.is_ggml, ggml.open_ggml),
     (lambda path, head: path.suffix == ".pt", openai_pt.open_pt),
 )
-_SPEECH_LLMS = {"voxtral": open_voxtral, "qwen3_asr": open_qwen}
 _FOLDER_FORMATS: tuple[tuple[str, Callable[[Path], bool], _OpenFolder], ...] = (
     ("ctranslate2", ctranslate2.is_ctranslate2, ctranslate2.open_ctranslate2),
     ("mlx", mlx.is_mlx, mlx.open_mlx),
@@ -191,11 +190,7 @@ def open_checkpoint(
     opened = None if adapter is None else lora.open_adapter(adapter)  # before a download of gigabytes
     checkpoint = _open(source, revision, cache_dir, progress)
     if opened is not None:
-        try:
-            checkpoint.adapt(opened)
-        except BaseException:
-            checkpoint.close()
-            raise
+        checkpoint.adapt(opened)
     return checkpoint
 
 
@@ -212,8 +207,7 @@ def _open(source: str | Path, revision: str | None, cache_dir: Path | None, prog
             raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     from .sources import fetch_checkpoint
 
-    fetched = fetch_checkpoint(str(source), revision=revision, cache_dir=cache_dir, progress=progress)
-    return _open_folder(fetched.folder, fetched.source)
+    return _open_folder(*fetch_checkpoint(str(source), revision=revision, cache_dir=cache_dir, progress=progress))
 
 
 def _local(source: str | Path) -> Path | None:
@@ -245,29 +239,26 @@ def _open_folder(folder: Path, source: Source) -> Checkpoint:
             break
     else:
         spec, weights = _open_transformers(folder, replace(source, kind=source.kind or "folder"))
-    try:
-        return Checkpoint(spec, weights, folder=folder, where=str(folder))
-    except BaseException:
-        weights.close()
-        raise
+    return Checkpoint(spec, weights, folder=folder, where=str(folder))
 
 
 def _open_transformers(folder: Path, source: Source) -> tuple[Spec, TensorSource]:
     config, generation, preprocessor = load_configs(folder)
-    opens = _SPEECH_LLMS.get(str(config.get("model_type")))
-    if opens is not None:
+    kind, where = config.get("model_type"), str(folder / "config.json")
+    if kind == "voxtral":
+        n_control, weights = count_control(folder), _open_weights(folder)
+        voxtral = SpeechSpec.from_voxtral(
+            config, generation=generation, n_control=n_control, stored=weights.entries, source=source, where=where
+        )
+        return voxtral, weights
+    if kind == "qwen3_asr":
         weights = _open_weights(folder)
-        try:
-            return opens(folder, config, generation, weights.entries, source), weights
-        except BaseException:
-            weights.close()
-            raise
+        qwen = QwenSpec.from_qwen(config, generation=generation, stored=weights.entries, source=source, where=where)
+        return qwen, weights
     known = catalogue.alignment_heads(source.id) if source.kind == "hub" else []
     if known:  # distilled ones carry the list of their deeper teacher
         generation = generation | {"alignment_heads": known}
-    spec = Spec.from_config(
-        config, generation=generation, preprocessor=preprocessor, source=source, where=str(folder / "config.json")
-    )
+    spec = Spec.from_config(config, generation=generation, preprocessor=preprocessor, source=source, where=where)
     return spec, _open_weights(folder)
 
 
@@ -301,7 +292,6 @@ def _checked_shards(weights: TensorSource, index: Path) -> TensorSource:
     for name, file in read_json(index)["weight_map"].items():
         stored = weights.entries.get(name)
         if stored is None or stored.path.name != file:
-            weights.close()
             raise CheckpointError(f"{index}: places tensor {name} in {file}, which does not hold it")
     return weights
 
@@ -335,9 +325,6 @@ class _Named:
     def __init__(self, source: TensorSource, where: Path) -> None:
         self._source, self._where = source, where
 
-    def entry(self, name: str) -> Stored | None:
-        return self._source.entries.get(name)
-
     def has(self, name: str) -> bool:
         return name in self._source.entries
 
@@ -358,10 +345,10 @@ def open_heads(path: Path, spec: Spec) -> Heads:
     named = _Named(source, file)
     found = _spec_of(set(source.entries), file)
     d, n_vocab = spec.dims.n_text_state, spec.dims.n_vocab
-    tokens = _tokens(named, n_vocab, file) if named.has(TOKENS) else None
+    tokens = _tokens(named, source.entries[TOKENS], n_vocab, file) if named.has(TOKENS) else None
     n_rows = n_vocab if tokens is None else len(tokens)
     for name, shape in head_shapes(found, d, spec.n_text_ffn, n_rows):
-        check_tensor(named.entry(name), name, shape, str(file))
+        check_tensor(source.entries.get(name), name, shape, str(file))
     return Heads(spec=found, weights=named, tokens=tokens)
 
 
@@ -379,18 +366,16 @@ def _spec_of(names: set[str], file: Path) -> HeadsSpec:
     counts = {kind: _count(names, rf"{kind}_heads\.(\d+)\.") for kind in ("medusa", "latent", "projection")}
     if counts["medusa"]:
         has_block = any(name.startswith(f"{BLOCK}.") for name in names)
-        found = HeadsSpec(
+        return HeadsSpec(
             kind="medusa-block" if has_block else "medusa-linear",
             n_heads=counts["medusa"],
             n_layers=_count(names, r"medusa_heads\.0\.(\d+)\."),
         )
-    elif counts["latent"]:
-        found = HeadsSpec(kind="mtp-latent", n_heads=counts["latent"])
-    elif counts["projection"]:
-        found = HeadsSpec(kind="mtp-projection", n_heads=counts["projection"])
-    else:
-        raise CheckpointError(f"{file}: holds no heads: no tensor is called as one of a known layout")
-    return found
+    if counts["latent"]:
+        return HeadsSpec(kind="mtp-latent", n_heads=counts["latent"])
+    if counts["projection"]:
+        return HeadsSpec(kind="mtp-projection", n_heads=counts["projection"])
+    raise CheckpointError(f"{file}: holds no heads: no tensor is called as one of a known layout")
 
 
 def _count(names: set[str], pattern: str) -> int:
@@ -398,9 +383,8 @@ def _count(names: set[str], pattern: str) -> int:
     return 1 + max((int(found[1]) for name in names if (found := re.match(pattern, name))), default=-1)
 
 
-def _tokens(named: _Named, n_vocab: int, file: Path) -> NDArray[np.int64]:
-    stored = named.entry(TOKENS)
-    check_tensor(stored, TOKENS, () if stored is None else stored.shape, str(file))
+def _tokens(named: _Named, stored: Stored, n_vocab: int, file: Path) -> NDArray[np.int64]:
+    check_tensor(stored, TOKENS, stored.shape, str(file))
     tokens = named.tensor(TOKENS).astype(np.int64)
     if tokens.ndim != 1 or not tokens.size or tokens[0] < 0 or tokens[-1] >= n_vocab or (np.diff(tokens) <= 0).any():
         raise CheckpointError(f"{file}: {TOKENS} must be rising token ids below {n_vocab}")

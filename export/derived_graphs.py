@@ -10,7 +10,7 @@ many     The decoder over the rows of several texts. Linear layers run on all ro
               text_rows i64 [n_texts, n_text_rows]: the text's rows among those of the pass, padded with any;
               in_text i64 [n_rows]: where in text_rows, flattened, a row of the pass is;
               window_rows i64 [n_windows, n_window_rows], in_window i64 [n_rows]: the same for the windows;
- XX         out  as the decoder's
+         out  as the decoder's
 align    What each alignment head looks at, for a whole text in one pass, for word times (openai-whisper timing.py,
          find_alignment). It ends at the last layer that has an alignment head. Of int8 keys it takes the dequantised
          values.

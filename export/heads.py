@@ -57,6 +57,7 @@ from .layers import (
     LinearKind,
     Precision,
     Weights,
+    bias_of,
     feed_forward,
     in_parts,
     linear,
@@ -247,9 +248,7 @@ def _mapped(g: GraphBuilder, last: str, heads: Heads, kind: LinearKind) -> str:
     # The first maps of all heads have one input: one product.
     matrix = np.concatenate([weights.tensor(f"{name}.weight") for name in names])
     d = matrix.shape[1]
-    biases = [
-        weights.tensor(f"{name}.bias") if weights.has(f"{name}.bias") else np.zeros(d, np.float32) for name in names
-    ]
+    biases = [bias_of(weights, name, d) for name in names]
     maps = linear(g, last, "first_maps", matrix, np.concatenate(biases), kind)
     mapped = g.node("Reshape", [maps, g.ints(1, spec.n_heads, d)])
     if is_latent:

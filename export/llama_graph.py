@@ -20,7 +20,7 @@ from onnx import TensorProto
 from specedge.runtime.bundle.dims import SpeechDims
 
 from .decoder_graph import NO_SINK, embed, padded_vocabulary, project_to_vocabulary
-from .layers import LinearKind, Weights, gelu, linear, silu
+from .layers import LinearKind, Weights, bias_of, gelu, linear, silu
 from .onnx_builder import CONTRIB, Dim, GraphBuilder
 
 FLOAT = TensorProto.FLOAT
@@ -117,12 +117,8 @@ def _linear(g: GraphBuilder, x: str, weights: Weights, names: list[str], kind: L
     matrices = [weights.tensor(f"{name}.weight") for name in names]
     bias = None
     if any(weights.has(f"{name}.bias") for name in names):
-        bias = np.concatenate(
-            [
-                weights.tensor(f"{name}.bias") if weights.has(f"{name}.bias") else np.zeros(len(matrix), np.float32)
-                for name, matrix in zip(names, matrices, strict=True)
-            ]
-        )
+        biases = [bias_of(weights, name, len(matrix)) for name, matrix in zip(names, matrices, strict=True)]
+        bias = np.concatenate(biases)
     weight = matrices[0] if len(matrices) == 1 else np.concatenate(matrices)
     return linear(g, x, "+".join(names), weight, bias, kind)
 

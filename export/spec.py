@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -310,15 +310,17 @@ def check_tensor(stored: Stored | None, name: str, shape: tuple[int, ...], where
         )
 
 
-class TensorSource(Protocol):
-    """Named tensors on disk. `entries` costs headers only; `read` gives float32, C-contiguous, one tensor."""
+class TensorSource:
+    """Named tensors on disk, of which `entries` costs headers only."""
 
-    @property
-    def entries(self) -> Mapping[str, Stored]: ...
+    entries: Mapping[str, Stored]
 
-    def read(self, name: str) -> F32: ...
+    def read(self, name: str) -> F32:
+        """One tensor: float32, C-contiguous."""
+        raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Forget what is mapped; most sources hold nothing open."""
 
 
 def read_floats(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> F32:
@@ -345,8 +347,8 @@ def read_floats(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> 
     return out
 
 
-class ReadySource:
-    """Tensors of which a format's reader knows how to read each; holds no file open."""
+class ReadySource(TensorSource):
+    """Tensors of which a format's reader knows how to read each."""
 
     def __init__(self, entries: Mapping[str, Stored], read: Callable[[str], F32]) -> None:
         self.entries = entries
@@ -356,39 +358,27 @@ class ReadySource:
         with _readable(self.entries[name].path):
             return self._read(name)
 
-    def close(self) -> None:
-        """Nothing is held open."""
 
-
-class SafetensorsSource:
+class SafetensorsSource(TensorSource):
     """One or several .safetensors files. Holds no file open, so reads are safe from several threads."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._entries: dict[str, Stored] = {}
-        for path in paths:
-            self._entries.update(_safetensors_entries(path))
-
-    @property
-    def entries(self) -> Mapping[str, Stored]:
-        return self._entries
+        self.entries = {name: stored for path in paths for name, stored in _safetensors_entries(path)}
 
     def read(self, name: str) -> F32:
-        stored = self._entries[name]
+        stored = self.entries[name]
         with _readable(stored.path):
             return read_floats(stored.path, stored.offset, stored.shape, stored.dtype)
 
     def parts(self, name: str, n_rows: int) -> Iterator[F32]:
         """A tensor of at least one dimension, `n_rows` of its rows after another."""
-        stored = self._entries[name]
+        stored = self.entries[name]
         row = math.prod(stored.shape[1:]) * FLOATS[stored.dtype].itemsize
         for start in range(0, stored.shape[0], n_rows):
             shape = (min(n_rows, stored.shape[0] - start), *stored.shape[1:])
             with _readable(stored.path):
                 part = read_floats(stored.path, stored.offset + start * row, shape, stored.dtype)
             yield part
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
@@ -422,7 +412,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-class TorchSource:
+class TorchSource(TensorSource):
     """One or several pickles holding {name: tensor}, mapped rather than read.
 
     Mapped pages count as resident memory, so the mapping is renewed after every half gigabyte read.
@@ -435,19 +425,16 @@ class TorchSource:
         self._key, self._rename = key, rename
         self._states: dict[Path, dict[str, Any]] = {}
         self._read_bytes = 0
-        self._entries: dict[str, Stored] = {}
-        for path in paths:
-            for name, tensor in self._state(path).items():
-                self._entries[name] = Stored(tuple(tensor.shape), _torch_dtype(tensor), path)
-
-    @property
-    def entries(self) -> Mapping[str, Stored]:
-        return self._entries
+        self.entries = {
+            name: Stored(tuple(tensor.shape), _torch_dtype(tensor), path)
+            for path in paths
+            for name, tensor in self._state(path).items()
+        }
 
     def read(self, name: str) -> F32:
         import torch
 
-        stored = self._entries[name]
+        stored = self.entries[name]
         tensor = self._state(stored.path)[name].detach()
         out = np.empty(stored.shape, dtype=np.float32)
         torch.from_numpy(out).copy_(tensor)

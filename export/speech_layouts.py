@@ -84,11 +84,14 @@ class SpeechSpec(Spec):
         *,
         generation: dict[str, Any] | None = None,
         n_control: int,
-        n_latent_heads: int = 0,
+        stored: Iterable[str] = (),
         source: Source,
         where: str,
     ) -> SpeechSpec:
-        """Validate a config of transformers' Voxtral; `where` names it in errors. Raises CheckpointError."""
+        """Validate a config of transformers' Voxtral; `where` names it in errors. Raises CheckpointError.
+
+        n_control: see `count_control`; stored: names of the checkpoint's tensors.
+        """
         check_not_quantised(config, where)
         audio, text = (part(config, name, where) for name in ("audio_config", "text_config"))
         of_audio, of_text = f"{where}: audio_config", f"{where}: text_config"
@@ -123,7 +126,7 @@ class SpeechSpec(Spec):
             generation=generation or {},
             preprocessor={},
             source=source,
-            heads=HeadsSpec(kind="mtp-latent", n_heads=n_latent_heads) if n_latent_heads else None,
+            heads=latent_heads(stored),
         )
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
@@ -214,26 +217,15 @@ class SpeechSpec(Spec):
             raise CheckpointError(f"{path}: {error}") from None
 
 
-def count_latent_heads(stored: Iterable[str]) -> int:
-    """How many latent heads lie among the tensors `stored`."""
-    return sum(name.startswith(_LATENT_HEADS) and name.endswith(".weight") for name in stored)
+def latent_heads(stored: Iterable[str]) -> HeadsSpec | None:
+    """The latent heads among the tensors `stored`, if there are any."""
+    n_heads = sum(name.startswith(_LATENT_HEADS) and name.endswith(".weight") for name in stored)
+    return HeadsSpec(kind="mtp-latent", n_heads=n_heads) if n_heads else None
 
 
-def open_voxtral(
-    folder: Path, config: dict[str, Any], generation: dict[str, Any], stored: Iterable[str], source: Source
-) -> SpeechSpec:
-    """What the checkpoint in `folder` says, with its config.json, generation_config.json and names of tensors.
-
-    Raises CheckpointError.
-    """
-    return SpeechSpec.from_voxtral(
-        config,
-        generation=generation,
-        n_control=_tekken_settings(folder / TEKKEN)["default_num_special_tokens"],
-        n_latent_heads=count_latent_heads(stored),
-        source=source,
-        where=str(folder / "config.json"),
-    )
+def count_control(folder: Path) -> int:
+    """How many control tokens lie in front of the text of the checkpoint in `folder`. Raises CheckpointError."""
+    return _tekken_settings(folder / TEKKEN)["default_num_special_tokens"]
 
 
 def read_tekken(path: Path, n_vocab: int) -> tuple[list[bytes], dict[str, int]]:

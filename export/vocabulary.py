@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from specedge.errors import CheckpointError, ModelError
+from specedge.runtime.decoding.rules import non_speech_tokens
 from specedge.runtime.text.special import LANGUAGE_NAMES, SpecialTokens, TokenLayout
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.splitting import PATTERNS
@@ -262,11 +263,6 @@ _TABLE_OF_SIZE = {51864: "gpt2", 51865: "multilingual", 51866: "multilingual"}
 _END_OF_TEXT = "<|endoftext|>"
 _OWN_FILES = "put the model's own tokenizer.json beside its weights"
 _SPECIAL_TOKEN = re.compile(r"<\|[^|]+\|>")
-_SYMBOLS = [
-    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
-    *"<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪".split(),
-]
-_NOTES = "♩♪♫♬♭♮♯"  # several tokens each, of which the first is suppressed
 
 
 def _gpt2_alphabet() -> dict[str, int]:
@@ -380,16 +376,12 @@ def published_tokenizer(n_vocab: int) -> Tokenizer:
 
 def suppressed_tokens(n_vocab: int) -> list[int]:
     """`suppress_tokens` of a published generation_config.json, rising: special tokens that are never predicted, and
-    symbols that are no speech (openai-whisper tokenizer.py, non_speech_tokens). Raises as `standard_layout`."""
+    symbols that are no speech. Raises as `standard_layout`."""
     tokenizer = published_tokenizer(n_vocab)
-    special, encode = tokenizer.whisper_special, tokenizer.encode
+    special = tokenizer.whisper_special
     tasks = {special.sot_lm - 1, special.sot_lm - 2}  # English-only vocabularies keep ids for them too
-    found = {special.sot, *tasks, special.sot_lm, special.sot_prev, special.no_speech, encode(" -")[0], encode(" '")[0]}
-    for symbol in [*_SYMBOLS, *_NOTES]:
-        for ids in (encode(symbol), encode(" " + symbol)):
-            if len(ids) == 1 or symbol in _NOTES:
-                found.add(ids[0])
-    return sorted(found)
+    never = {special.sot, *tasks, special.sot_lm, special.sot_prev, special.no_speech}
+    return sorted(never | set(non_speech_tokens(tokenizer)))
 
 
 def _read_files(folder: Path) -> _Files:

