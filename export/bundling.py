@@ -84,7 +84,28 @@ def copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:
         shutil.copyfile(source, target)
 
 
-def with_draft(manifest: Manifest, draft: Bundle, folder: Path) -> Manifest:
+def _with_more(
+    manifest: Manifest, folder: Path, new: Path, draft: Bundle | None, ctc: Path | None, learnable: bool
+) -> Manifest:
+    """`manifest`, of the graphs in `folder`, with a draft, a CTC head or graphs to learn with, written into `new`."""
+    graphs = dict[str, Path]()
+    if draft is not None:
+        manifest = _with_draft(manifest, draft, new)
+    if ctc is not None:
+        graphs[CTC_GRAPH] = new / f"{CTC_GRAPH}.onnx"
+        write_head_for(manifest, folder, ctc, graphs[CTC_GRAPH])
+    if learnable:
+        learning = {graph: new / f"{graph}.onnx" for graph in (LEARN_GRAPH, VECTORS_GRAPH)}
+        find("learn graphs")(folder / manifest.graphs["decoder"].file, learning)
+        graphs |= learning
+    return replace(
+        manifest,
+        graphs={**manifest.graphs, **{graph: signature(new, graph) for graph in graphs}},
+        files={**manifest.files, **{path.name: file_entry(path) for path in graphs.values()}},
+    )
+
+
+def _with_draft(manifest: Manifest, draft: Bundle, folder: Path) -> Manifest:
     """`manifest` with the files of `draft`, which are copied to draft/ in `folder`: a bundle of its own in there.
 
     Raises UsageError for a draft that cannot serve this model, or brings one itself.
@@ -124,13 +145,15 @@ def write_bundle(
     ctc: Path | None = None,
     short_windows: bool = False,
     least_positions: int = 0,
+    learnable: bool = False,
     encoder_plain: bool = False,
     report: Report | None = None,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, checked.
 
     maps, draft, heads, ctc: what it brings along for the drafters of these names, heads besides the checkpoint's, ctc
-    the file of a trained head; encoder_plain: an encoder for execution providers; for the windows see Manifest.
+    the file of a trained head; learnable: with graphs that a draft learns with; encoder_plain: with an encoder for
+    execution providers; for the windows see Manifest.
 
     Raises BundleError and MapError when what it is to bring is none, or of another model, CheckpointError when weights
     or vocabulary cannot be used, Interrupted on Ctrl-C during the self-check, ExactnessError when the graphs do not
@@ -148,11 +171,7 @@ def write_bundle(
             manifest = replace(written, short_windows=short_windows, least_positions=least_positions)
             if encoder_plain:
                 manifest = with_plain_encoder(manifest, weights, folder)
-            if draft is not None:
-                manifest = with_draft(manifest, draft, folder)
-            if ctc is not None:
-                write_head_for(manifest, folder, ctc, folder / f"{CTC_GRAPH}.onnx")
-                manifest = with_graphs(manifest, folder, [CTC_GRAPH])
+            manifest = _with_more(manifest, folder, folder, draft, ctc, learnable)
             made = Bundle(path=folder, manifest=manifest, digest="")
             numbers = check_bundle(made, weights, checkpoint.spec, PRECISIONS[precision])
             has_exact_paths = numbers.get("tree_invariance", {"exact": True})["exact"]
@@ -424,76 +443,28 @@ def _disk_errors(out: Path) -> Iterator[None]:
         raise ResourceError(f"{out}: cannot write the bundle: {reason}; nothing was left behind; {hint}") from error
 
 
-def with_graphs(manifest: Manifest, folder: Path, graphs: Iterable[str]) -> Manifest:
-    """`manifest` with the graphs that were written into `folder`, each with its data file, if it has one."""
-    for graph in graphs:
-        files = [path for path in (folder / f"{graph}.onnx", folder / f"{graph}.data") if path.is_file()]
-        manifest = replace(
-            manifest,
-            graphs={**manifest.graphs, graph: signature(folder, graph)},
-            files={**manifest.files, **{path.name: file_entry(path) for path in files}},
-        )
-    return manifest
-
-
-def add_ctc_head(folder: Path, head: Path) -> Bundle:
-    """Give the bundle `folder` the trained head in the file `head`, in place of one it may have, and return it.
-
-    Raises BundleError when it is no whole bundle of this format, or the file is no head for its encoder, ResourceError
-    when the folder cannot be written.
-    """
-
-    def write(bundle: Bundle, new: Path) -> Manifest:
-        write_head_for(bundle.manifest, bundle.path, head, new / f"{CTC_GRAPH}.onnx")
-        return with_graphs(bundle.manifest, new, [CTC_GRAPH])
-
-    return _changed(folder, write)
-
-
-def add_learn_graphs(folder: Path) -> Bundle:
-    """Give the bundle `folder` the graphs that a draft needs to learn (`--learn`), and return it.
-
-    Raises as `add_ctc_head`, and UsageError when it has them.
-    """
-
-    def write(bundle: Bundle, new: Path) -> Manifest:
-        if LEARN_GRAPH in bundle.manifest.graphs:
-            raise UsageError(f"{folder}: this bundle has the graphs to learn with already")
-        paths = {graph: new / f"{graph}.onnx" for graph in (LEARN_GRAPH, VECTORS_GRAPH)}
-        find("learn graphs")(bundle.file(bundle.manifest.graphs["decoder"].file), paths)
-        return with_graphs(bundle.manifest, new, paths)
-
-    return _changed(folder, write)
-
-
 def has_draft(manifest: Manifest) -> bool:
     """Whether a bundle brings a draft of its own."""
     return f"{DRAFT_FOLDER}/{MANIFEST_NAME}" in manifest.files
 
 
-def add_draft(folder: Path, draft: Bundle) -> Bundle:
-    """Give the bundle `folder` a copy of the bundle `draft` for the drafter draft, and return it.
+def add_to_bundle(
+    folder: Path, *, ctc: Path | None = None, learnable: bool = False, draft: Bundle | None = None
+) -> Bundle:
+    """Give the bundle `folder` the trained head in the file `ctc` in place of one it may have, the graphs that a draft
+    needs to learn (`--learn`), or a copy of the bundle `draft`, and return it. Whatever fails leaves it as it was.
 
-    Raises as `add_ctc_head`, and UsageError for a draft that cannot serve it, or when it has one.
+    Raises BundleError when it is no whole bundle of this format, or the file is no head for its encoder, UsageError for
+    a draft that cannot serve it and for what it has already, ResourceError when the folder cannot be written.
     """
-
-    def write(bundle: Bundle, new: Path) -> Manifest:
-        if has_draft(bundle.manifest):
-            raise UsageError(f"{folder}: this bundle brings a draft already")
-        return with_draft(bundle.manifest, draft, new)
-
-    return _changed(folder, write)
-
-
-def _changed(given: Path, write: Callable[[Bundle, Path], Manifest]) -> Bundle:
-    """Change a bundle in place: `write` puts new files into a folder and returns the manifest that names them.
-
-    Whatever fails leaves the bundle as it was.
-    """
-    bundle = Bundle.open(given)
+    bundle = Bundle.open(folder)
+    if learnable and LEARN_GRAPH in bundle.manifest.graphs:
+        raise UsageError(f"{folder}: this bundle has the graphs to learn with already")
+    if draft is not None and has_draft(bundle.manifest):
+        raise UsageError(f"{folder}: this bundle brings a draft already")
     inside = leftovers.Names(parent=bundle.path, prefix=".", suffix=".unfinished")  # a bundle overlooks such names
-    with _disk_errors(given), leftovers.temporary_folder(inside) as new, leftovers.temporary_folder(inside) as old:
-        manifest = write(bundle, new)
+    with _disk_errors(folder), leftovers.temporary_folder(inside) as new, leftovers.temporary_folder(inside) as old:
+        manifest = _with_more(bundle.manifest, bundle.path, new, draft, ctc, learnable)
         names = [path.relative_to(new).as_posix() for path in _files(new)]
         write_durably(new / MANIFEST_NAME, manifest.to_bytes())
         _sync(new)
@@ -514,7 +485,7 @@ def _changed(given: Path, write: Callable[[Bundle, Path], Manifest]) -> Bundle:
             if not has_draft(bundle.manifest):
                 shutil.rmtree(bundle.path / DRAFT_FOLDER, ignore_errors=True)
             raise
-    return Bundle.open(given)
+    return Bundle.open(folder)
 
 
 def _sync(folder: Path) -> None:

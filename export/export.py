@@ -56,7 +56,7 @@ def export_to(
     Raises SpecedgeError as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
     _check_installed()
-    from .bundling import add_learn_graphs, check_target, write_bundle
+    from .bundling import check_target, write_bundle
     from .checkpoint import open_heads
     from .sources import forget
 
@@ -85,13 +85,14 @@ def export_to(
             draft=None if draft is None else Bundle.open(draft),
             heads=[open_heads(file, checkpoint.spec) for file in heads],
             ctc=ctc,
+            learnable=learnable,
             short_windows=short_windows or least_positions > 0,
             least_positions=least_positions,
             encoder_plain=encoder_plain,
             report=report,
         )
     forget(checkpoint.spec.source, checkpoint.folder)
-    return add_learn_graphs(made.path) if learnable else made
+    return made
 
 
 def download_model(
@@ -144,10 +145,10 @@ def pull_model(
     target = store.folder() / stored if out is None else out
     if os.path.lexists(target):
         if draft is not None:
-            from .bundling import add_draft, has_draft
+            from .bundling import add_to_bundle, has_draft
 
             if not has_draft(read_manifest(target)[0]):
-                add_draft(target, Bundle.open(draft))
+                add_to_bundle(target, draft=Bundle.open(draft))
         return target, False
     if out is None:
         store.make_folder()

@@ -26,14 +26,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 def _grow(folder: Path, head: Path | None, force: bool) -> None:
     """Change the bundle `folder` in place. Raises UsageError where something would be lost by it."""
-    from specedge.export.bundling import add_ctc_head, add_learn_graphs
+    from specedge.export.bundling import add_to_bundle
 
     if not force:
         _check_changeable(folder, is_for_head=head is not None)
-    if head is None:
-        grown, gained = add_learn_graphs(folder), "can learn as a draft now"
-    else:
-        grown, gained = add_ctc_head(folder, head), "has a CTC head now"
+    grown = add_to_bundle(folder, ctc=head, learnable=head is None)
+    gained = "can learn as a draft now" if head is None else "has a CTC head now"
     click.echo(f"{grown.path}: {grown.manifest.name} {gained}")
     if head is not None:
         say_next("bench", "talk.wav", "-m", model_argument(grown.path))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specedge.errors import ResourceError, UsageError
-from specedge.export.bundling import add_ctc_head
+from specedge.export.bundling import add_to_bundle
 from specedge.export.ctc_graph import encoder_weights_sha256, write_head
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
@@ -52,7 +52,7 @@ def test_adding_it_gives_the_bundle_of_a_new_export(
     assert main(["export", str(made.path), "--add-ctc", str(other), "--force"]) == 0
     assert "micro has a CTC head now" in capsys.readouterr().out
     assert Bundle.open(made.path).digest != first
-    add_ctc_head(made.path, head)
+    add_to_bundle(made.path, ctc=head)
     assert Bundle.open(made.path).digest == first
     assert not [path.name for path in made.path.iterdir() if path.name.startswith(".")]
     CtcHead(Bundle.open(made.path), Canceller()).load()
@@ -122,7 +122,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(
 
     monkeypatch.setattr("specedge.export.bundling.os.replace", move)
     with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
-        add_ctc_head(made.path, head)
+        add_to_bundle(made.path, ctc=head)
     assert {path.name: path.read_bytes() for path in made.path.iterdir() if path.is_file()} == before
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from specedge.errors import ResourceError
-from specedge.export.bundling import add_draft
+from specedge.export.bundling import add_to_bundle
 from specedge.export.export import draft_inside
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import Bundle
@@ -131,7 +131,7 @@ def test_a_draft_that_cannot_be_copied_leaves_the_model_as_it_was(
 
     monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(ResourceError, match="nothing was left behind"):
-        add_draft(store.find("small"), Bundle.open(store.find("tiny")))
+        add_to_bundle(store.find("small"), draft=Bundle.open(store.find("tiny")))
     assert Bundle.open(store.find("small")).digest == before
     assert not list(store.find("small").glob(".*"))
 

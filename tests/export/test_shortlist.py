@@ -112,5 +112,5 @@ def test_it_changes_no_text(case: str, tmp_path: Path) -> None:
 
 
 def test_a_draft_that_learns_knows_all(tmp_path: Path) -> None:
-    made = bundling.add_learn_graphs(exported(tmp_path).path)
+    made = bundling.add_to_bundle(exported(tmp_path).path, learnable=True)
     assert DraftModel(made, threads=1, cache=False, learns=True).shortlist is None

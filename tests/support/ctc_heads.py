@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export.bundling import add_ctc_head
+from specedge.export.bundling import add_to_bundle
 from specedge.export.ctc_graph import (
     UNSAID,
     CtcBlock,
@@ -69,7 +69,7 @@ def bundle_with_head(source: Bundle, folder: Path, weights: CtcWeights | None = 
     head = folder.parent / f"{folder.name}-head.onnx"
     weights = random_head(source.manifest.dims.n_audio_state) if weights is None else weights
     write_head(head, weights, encoder_weights_sha256(source.manifest, source.path))
-    return add_ctc_head(folder, head)
+    return add_to_bundle(folder, ctc=head)
 
 
 def posteriors(head: CtcWeights, features: Float) -> Posteriors:

@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export.bundling import add_learn_graphs, write_bundle
+from specedge.export.bundling import add_to_bundle, write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
@@ -107,7 +107,7 @@ def learnable(precision: str = "int8", variant: str = "draft") -> Bundle:
 @functools.cache
 def _learnable(precision: str, variant: str) -> Bundle:
     out = made_folder("learnable", f"{variant}-{precision}")
-    return add_learn_graphs(Path(shutil.copytree(bundle(precision, variant).path, out)))
+    return add_to_bundle(Path(shutil.copytree(bundle(precision, variant).path, out)), learnable=True)
 
 
 def engine(precision: str = "int8", variant: str = "plain", threads: int = 2) -> Engine:
