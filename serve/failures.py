@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from specedge.errors import AudioError, Interrupted, OutOfMemoryError, ResourceError, SpecedgeError, UsageError
 
-__all__ = ["Failure", "failure_of", "without_paths"]
+__all__ = ["Failure", "failure_of", "failure_or_fault", "invalid", "without_paths"]
 
 _FOLDERS = re.compile(r"(?<![\w/:.<])(?:/[^\s/:,;'\"()]+)*/(?=[^\s/:,;'\"()]+)|\b[A-Za-z]:\\(?:[^\s\\:,;'\"()]+\\)*")
 _TYPES = {401: "authentication_error", 429: "rate_limit_exceeded"}
@@ -35,6 +36,21 @@ class Failure(Exception):
         """The answer in OpenAI's shape."""
         kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def invalid(name: str, given: object, expected: str) -> Failure:
+    """The failure of a field whose value cannot be."""
+    shown = repr(given[:40]) if isinstance(given, str) else str(given)[:40]
+    return Failure(400, "invalid_value", f"{name}: got {shown}, expected {expected}", param=name)
+
+
+def failure_or_fault(error: BaseException, log: logging.Logger, what: str) -> Failure:
+    """As `failure_of`; a fault of the server itself is logged, and the client is told no more than that."""
+    failure = failure_of(error)
+    if failure is None:
+        log.error("%s failed", what, exc_info=error)
+        failure = Failure(500, "internal_error", "a fault of the server")
+    return failure
 
 
 def without_paths(message: str) -> str:

@@ -21,7 +21,7 @@ from specedge.runtime.options import FALLBACK_TEMPERATURES, TranscribeOptions, d
 from specedge.runtime.output.formats import STREAMED, SubtitleOptions
 
 from . import shapes
-from .failures import Failure, failure_of
+from .failures import Failure, failure_or_fault, invalid
 from .jobs import Job, Wanted
 from .service import ABOUT, Service, client_of
 from .uploads import Form, read_form
@@ -75,7 +75,7 @@ class _Fields:
     def is_on(self, name: str) -> bool:
         value = (self.text(name) or "false").lower()
         if value not in (*_ON, *_OFF):
-            raise Failure(400, "invalid_value", f"{name}: got {value[:40]!r}, expected true or false", param=name)
+            raise invalid(name, value, "true or false")
         return value in _ON
 
     def number(self, name: str, low: float, high: float) -> float | None:
@@ -87,8 +87,7 @@ class _Fields:
         except ValueError:
             value = math.nan
         if not low <= value <= high:
-            message = f"{name}: got {text[:40]!r}, expected a number from {low:g} to {high:g}"
-            raise Failure(400, "invalid_value", message, param=name)
+            raise invalid(name, text, f"a number from {low:g} to {high:g}")
         return value
 
     def left(self) -> list[str]:
@@ -109,10 +108,7 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
     form = _Fields(fields)
     format, stream = form.text("response_format") or "json", form.is_on("stream")
     if format not in FORMATS:
-        expected = f"expected one of {', '.join(FORMATS)}"
-        raise Failure(
-            400, "invalid_value", f"response_format: got {format[:40]!r}, {expected}", param="response_format"
-        )
+        raise invalid("response_format", format, f"one of {', '.join(FORMATS)}")
     if stream and format not in ("json", "text"):
         raise Failure(400, "invalid_value", "stream: goes with response_format json or text", param="stream")
     for name in _REFUSED:
@@ -125,8 +121,7 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
     ):
         for value in values:
             if value not in known:
-                message = f"{name}: got {value[:40]!r}, expected {' or '.join(known)}"
-                raise Failure(400, "invalid_value", message, param=name)
+                raise invalid(name, value, " or ".join(known))
     temperature = form.number("temperature", 0, 2)
     has_words = "word" in granularities or form.is_on("word_timestamps")
     context = form.text("audio_context")
@@ -160,8 +155,7 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        message = f"audio_context: got {text[:40]!r}, expected auto, full or seconds"
-        raise Failure(400, "invalid_value", message, param="audio_context") from None
+        raise invalid("audio_context", text, "auto, full or seconds") from None
 
 
 async def transcriptions(request: Request) -> Response:
@@ -280,11 +274,7 @@ async def _events(
                     figures = shapes.figures(job.info, job.model, job.total_s)
                     yield shapes.event({"type": "specedge.figures", **figures})
         except Exception as error:
-            failure = failure_of(error)
-            if failure is None:
-                _log.exception("a stream failed")
-                failure = Failure(500, "internal_error", "a fault of the server")
-            yield shapes.event(failure.body())
+            yield shapes.event(failure_or_fault(error, _log, "a stream").body())
         yield "data: [DONE]\n\n"
 
 

@@ -15,7 +15,7 @@ from specedge.runtime.longform.segments import Segment
 from specedge.runtime.output.formats import STREAMED, SubtitleOptions
 
 from . import shapes
-from .failures import Failure
+from .failures import invalid
 from .jobs import Job
 from .openai import Ask, answer, ask_of
 from .service import Service
@@ -44,8 +44,7 @@ async def asr(request: Request) -> Response:
     query = request.query_params
     output = query.get("output") or "txt"
     if output not in _OUTPUTS:
-        message = f"output: got {output[:40]!r}, expected one of {', '.join(_OUTPUTS)}"
-        raise Failure(400, "invalid_value", message, param="output")
+        raise invalid("output", output, f"one of {', '.join(_OUTPUTS)}")
 
     def ask_for(_: Form) -> Ask:
         names = ("language", "task", "word_timestamps", "vad_filter", "model")

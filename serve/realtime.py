@@ -25,7 +25,7 @@ from specedge.runtime.model import WhisperModel
 from specedge.runtime.output.report import source_names
 
 from . import shapes
-from .failures import Failure, failure_of
+from .failures import Failure, failure_or_fault, invalid
 from .service import ABOUT, Service, client_of
 
 __all__ = ["realtime"]
@@ -116,11 +116,7 @@ class _Session:
             except WebSocketDisconnect:
                 raise
             except Exception as error:
-                failure = failure_of(error)
-                if failure is None:
-                    _log.exception("a realtime session failed")
-                    failure = Failure(500, "internal_error", "a fault of the server")
-                await self.tell("error", **failure.body())
+                await self.tell("error", **failure_or_fault(error, _log, "a realtime session").body())
 
     async def _received(self) -> str | None:
         """The next message, None for a binary one. Raises Failure where none comes, WebSocketDisconnect."""
@@ -165,13 +161,11 @@ class _Session:
         format = layout.get("type") or session.get("input_audio_format") or "audio/pcm"
         format = _OLD_FORMATS.get(format, format) if isinstance(format, str) else format
         if format not in ("audio/pcm", *_LAWS):
-            expected = f"expected one of audio/pcm, {', '.join((*_LAWS, *_OLD_FORMATS))}"
-            raise Failure(400, "invalid_value", f"format: got {str(format)[:40]}, {expected}", param="format")
+            raise invalid("format", format, f"one of audio/pcm, {', '.join((*_LAWS, *_OLD_FORMATS))}")
         rates = (8000,) if format in _LAWS else _RATES
         rate_hz = layout.get("rate", rates[-1])
         if rate_hz not in rates:
-            expected = " or ".join(map(str, rates))
-            raise Failure(400, "invalid_value", f"rate: got {str(rate_hz)[:20]}, expected {expected}", param="rate")
+            raise invalid("rate", rate_hz, " or ".join(map(str, rates)))
         turns = given.get("turn_detection", session.get("turn_detection", {}))
         silence_ms = _object(turns).get("silence_duration_ms", 1000)
         if not isinstance(silence_ms, int) or not 100 <= silence_ms <= 10_000:

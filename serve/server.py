@@ -63,11 +63,11 @@ async def _serve(settings: Settings, folder: Path) -> int | None:
     sockets = [_listening(settings)]
     with _signals(service, folder) as came:
         tasks = [asyncio.create_task(server.serve(sockets)), asyncio.create_task(service.models.unload_unused())]
-        wyoming = None
+        wyoming = contextlib.AsyncExitStack()
         if settings.wyoming is not None:
-            from .wyoming import start
+            from .wyoming import serving
 
-            wyoming = await start(service)
+            await wyoming.enter_async_context(serving(service))
         notify(f"serving {', '.join(service.models.names)} on http://{settings.host}:{sockets[0].getsockname()[1]}")
         if settings.is_open:
             notify("warning: whoever reaches this address may use it; set --api-key")
@@ -77,8 +77,7 @@ async def _serve(settings: Settings, folder: Path) -> int | None:
             await _settle(service, settings.grace_s)
         finally:
             server.should_exit = True
-            if wyoming is not None:
-                await wyoming.stop()
+            await wyoming.aclose()
             tasks[1].cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             service.threads.shutdown(wait=False, cancel_futures=True)

@@ -8,6 +8,7 @@ import logging
 import socket
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -25,12 +26,12 @@ from specedge.runtime.audio.audio import RawFormat
 from specedge.runtime.options import READS_MAPS, TranscribeOptions, drafter_named
 from specedge.version import __version__
 
-from .failures import Failure, failure_of
+from .failures import Failure, failure_of, failure_or_fault, invalid
 from .jobs import Job, Wanted
 from .names import NameMaps
 from .service import Service
 
-__all__ = ["start"]
+__all__ = ["serving"]
 
 _log = logging.getLogger(__name__)
 _ENCODINGS = {1: "u8", 2: "s16le", 3: "s24le", 4: "s32le"}
@@ -38,22 +39,9 @@ _MOST_EVENT_BYTES = 1 << 24
 _SOURCE = Attribution(name="specedge", url="https://github.com/openai/whisper")
 
 
-class Running:
-    """The server while it runs."""
-
-    def __init__(self, server: AsyncServer, zeroconf: Any, task: asyncio.Task[None] | None) -> None:
-        self._server, self._zeroconf, self._task = server, zeroconf, task
-
-    async def stop(self) -> None:
-        await self._server.stop()
-        if self._zeroconf is not None:
-            await self._zeroconf._aiozc.async_close()
-        if self._task is not None:
-            self._task.cancel()
-
-
-async def start(service: Service) -> Running:
-    """Listen at the settings' URI. Raises ResourceError, UsageError."""
+@contextlib.asynccontextmanager
+async def serving(service: Service) -> AsyncIterator[None]:
+    """Listen at the settings' URI inside the block. Raises ResourceError, UsageError."""
     uri, name = service.settings.wyoming or "", service.settings.zeroconf
     maps = NameMaps(service.folder)
     server = AsyncServer.from_uri(uri)
@@ -69,7 +57,15 @@ async def start(service: Service) -> Running:
             await server.start(handler)
     except OSError as error:
         raise ResourceError(f"cannot listen on {uri}: {error.strerror or error}") from error
-    return Running(server, None if name is None else await _announced(uri, name), task)
+    announced = None if name is None else await _announced(uri, name)
+    try:
+        yield
+    finally:
+        await server.stop()
+        if announced is not None:
+            await announced._aiozc.async_close()
+        if task is not None:
+            task.cancel()
 
 
 async def _announced(uri: str, name: str) -> Any:
@@ -132,12 +128,9 @@ class _Handler(AsyncEventHandler):
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as error:
-            failure = failure_of(error)
-            if failure is None and isinstance(error, (KeyError, TypeError, AttributeError, ValueError)):
-                failure = Failure(400, "invalid_event", f"the event {event.type[:40]!r} has wrong or missing fields")
-            if failure is None:
-                _log.exception("a Wyoming request failed")
-                failure = Failure(500, "internal_error", "a fault of the server")
+            if isinstance(error, (KeyError, TypeError, AttributeError, ValueError)) and failure_of(error) is None:
+                error = Failure(400, "invalid_event", f"the event {event.type[:40]!r} has wrong or missing fields")
+            failure = failure_or_fault(error, _log, "a Wyoming request")
             self._forget()
             await self.write_event(Error(text=failure.message, code=failure.code).event())
             return failure.status < 500
@@ -171,7 +164,7 @@ class _Handler(AsyncEventHandler):
         self._forget()
         self._service.check()
         if width not in _ENCODINGS:
-            raise Failure(400, "invalid_value", f"width: got {width!r}, expected 1 to 4 bytes")
+            raise invalid("width", width, "1 to 4 bytes")
         self._layout, self._n_bytes = (rate_hz, width, n_channels), 0
         self._format = RawFormat(_ENCODINGS[width], rate_hz, n_channels)
         self._audio = tempfile.NamedTemporaryFile(dir=self._service.folder, delete=False)
