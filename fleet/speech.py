@@ -11,22 +11,18 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..runtime.audio.audio import SAMPLE_RATE, AudioStream, HeldAudio, open_audio
-from ..runtime.audio.vad import Piece
 from ..runtime.batched import MIN_SILENCE_MS, SILENCE, Chunk, Pieces, PieceTranscription, speech_pieces
 from ..runtime.longform.segments import Segment
-from ..runtime.longform.vad_filter import SpeechMap, restore_times
+from ..runtime.longform.vad_filter import SpeechAudio, SpeechMap
 from ..runtime.model import WhisperModel, for_model, lend_drafter, vad_options
 from ..runtime.options import drafter_named
 from .job import Job
-
-if TYPE_CHECKING:
-    from ..runtime.longform.vad_filter import SpeechAudio
 
 __all__ = ["Speech", "chunks_of", "decoded", "find_speech"]
 
@@ -86,7 +82,7 @@ def find_speech(
         language=language,
         language_probability=probability,
         duration_s=stream.read_s,
-        spans=tuple(cast("SpeechAudio", pieces.speech).times.spans),
+        spans=tuple(cast(SpeechAudio, pieces.speech).times.spans),
         sizes=tuple(sizes),
         firsts=_firsts(sizes, -(-sum(sizes) // limit)),
     )
@@ -143,26 +139,10 @@ def _joined(
             at = stop
 
 
-class _Times:
-    """The times of a file's speech, all of it, as `SpeechAudio` has those of what it has read."""
-
-    def __init__(self, spans: tuple[tuple[int, int], ...]) -> None:
-        self._map = SpeechMap()
-        for start, end in spans:
-            self._map.add(Piece(start=start, end=end, is_new=True))
-
-    def original_time(self, time_s: float, *, is_end: bool = False) -> float:
-        return self._map.original_time(time_s, is_end=is_end)
-
-    def restored(self, segment: Segment) -> Segment:
-        return restore_times(segment, self._map)
-
-
 def decoded(model: WhisperModel, job: Job, speech: Speech, chunks: Iterator[Chunk]) -> tuple[list[Segment], bool]:
     """The segments of these pieces, and whether their text is that of plain decoding."""
     options = replace(for_model(job.options, model.bundle.manifest.tokens), language=speech.language)
-    times = cast("SpeechAudio", _Times(speech.spans))
-    pieces = Pieces(chunks, HeldAudio(open_audio(SILENCE)), None, times)
+    pieces = Pieces(chunks, HeldAudio(open_audio(SILENCE)), None, SpeechMap.of(speech.spans))
     with lend_drafter(model, drafter_named(job.drafter), options) as loan:
         call = PieceTranscription(
             model.engine, model.bundle, pieces, options, batch_size=job.batch_size, drafter=loan.drafter

@@ -52,7 +52,7 @@ from .output.report import source_names
 
 if TYPE_CHECKING:
     from .engine.engine import Engine
-    from .longform.vad_filter import SpeechAudio
+    from .longform.vad_filter import SpeechAudio, SpeechMap
 
 __all__ = [
     "BATCH_SIZE",
@@ -131,7 +131,7 @@ class Pieces:
     chunks: Iterator[Chunk]
     held: HeldAudio
     source: AudioStream | None = None
-    speech: SpeechAudio | None = None
+    speech: SpeechAudio | SpeechMap | None = None
 
     def beginning(self, n_samples: int) -> Any:
         """Samples to hear the language in: the first `n_samples` and what the last frame sees behind them."""
@@ -426,32 +426,19 @@ class BatchedInferencePipeline:
             pieces, info = self._pieces(stack, audio, max_s, clips, parameters if uses_vad else False)
             name = "" if pieces.source is None else pieces.source.name
             tell = progress_bar(stack, info.duration or None, name, on_progress) if log_progress else on_progress
-            call = self._call(pieces, info, options, batch_size=batch_size, drafter=loan.drafter, on_progress=tell)
+            info.transcription_options, info.drafters = piece_options(options), source_names(loan.drafter)
+            transcription = PieceTranscription(
+                self.model.engine,
+                self.model.bundle,
+                pieces,
+                info.transcription_options,
+                batch_size=batch_size,
+                drafter=loan.drafter,
+                on_progress=tell,
+            )
+            said, speech = cast(Transcription, transcription), cast("SpeechAudio | None", pieces.speech)
+            call = TranscriptionRun(said, info, source=pieces.source, speech=speech, restores=False)
             return self.model.hand_over(call, stack.pop_all(), on_sound_end=loan.keep)
-
-    def _call(
-        self,
-        pieces: Pieces,
-        info: TranscriptionInfo,
-        options: TranscribeOptions,
-        *,
-        batch_size: int,
-        drafter: Drafter | None,
-        on_progress: Callable[[float], None] | None,
-    ) -> TranscriptionRun:
-        info.transcription_options = options = piece_options(options)
-        info.drafters = source_names(drafter)
-        transcription = PieceTranscription(
-            self.model.engine,
-            self.model.bundle,
-            pieces,
-            options,
-            batch_size=batch_size,
-            drafter=drafter,
-            on_progress=on_progress,
-        )
-        said = cast(Transcription, transcription)
-        return TranscriptionRun(said, info, source=pieces.source, speech=pieces.speech, restores=False)
 
     def _longest_s(self, chunk_length: float | None, batch_size: int) -> float:
         """The longest piece, seconds. Raises UsageError for one longer than a window, and for no batch."""
@@ -476,7 +463,10 @@ class BatchedInferencePipeline:
             return _clipped(cast(AudioSource, audio), clips)
         source = opened(stack, audio)
         if vad is not False:
-            return self._speech(source, max_s, vad)
+            # faster-whisper's defaults in this mode; the longest stretch of speech is always a piece.
+            found = vad_options(vad, min_silence_duration_ms=MIN_SILENCE_MS, max_speech_duration_s=max_s)
+            chosen = replace(found, max_speech_duration_s=max_s)
+            return speech_pieces(source, chosen, max_s), _new_info(source.duration_s or 0.0, chosen)
         max_samples = round(max_s * SAMPLE_RATE)
         samples = source.read(max_samples + 1)
         if len(samples) > max_samples:
@@ -485,14 +475,6 @@ class BatchedInferencePipeline:
             )
         chunk = Chunk(samples=samples, start_s=0.0)
         return Pieces(iter([chunk]), HeldAudio(open_audio(samples)), source), _new_info(source.read_s, None)
-
-    def _speech(
-        self, source: AudioStream, max_s: float, vad: Mapping[str, Any] | VadOptions | None
-    ) -> tuple[Pieces, TranscriptionInfo]:
-        """Defaults are faster-whisper's own for batched mode; the longest stretch of speech is always a piece."""
-        given = vad_options(vad, min_silence_duration_ms=MIN_SILENCE_MS, max_speech_duration_s=max_s)
-        chosen = replace(given, max_speech_duration_s=max_s)
-        return speech_pieces(source, chosen, max_s), _new_info(source.duration_s or 0.0, chosen)
 
 
 _SIGNATURE = _signature()

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from specedge.errors import AudioError, UsageError
 from specedge.runtime import batched, model
 from specedge.runtime.audio.audio import NO_SAMPLES
-from specedge.runtime.audio.vad import Piece as Speech
 from specedge.runtime.bundle.bundle import choose_bundle
 from specedge.runtime.longform.segments import Segment, TranscriptionInfo, Word
 from specedge.runtime.longform.transcribe import compression_ratio as get_compression_ratio
-from specedge.runtime.longform.vad_filter import SpeechMap, restore_times
+from specedge.runtime.longform.vad_filter import SpeechMap
 from specedge.runtime.longform.windows import Piece, cut_window
 from specedge.runtime.longform.words import last_end_s, time_words
 
@@ -301,23 +300,17 @@ class WhisperModel(model.WhisperModel):
             raise ValueError(
                 f"{n_prompt} tokens of prompt and max_new_tokens={options.max_new_tokens} are over {self.max_length}"
             )
-        sampling: dict[str, Any] = {"beam_size": options.beam_size, "patience": options.patience}
+        asked = _search(options)
         if temperature > 0:
-            sampling = {"beam_size": 1, "num_hypotheses": options.best_of, "sampling_topk": 0}
+            asked |= {"beam_size": 1, "patience": 1, "num_hypotheses": options.best_of, "sampling_topk": 0}
         return self.model.generate(
             encoded,
             prompts,
-            length_penalty=options.length_penalty,
-            repetition_penalty=options.repetition_penalty,
-            no_repeat_ngram_size=options.no_repeat_ngram_size,
             max_length=limit,
-            suppress_blank=options.suppress_blank,
-            suppress_tokens=options.suppress_tokens,
             max_initial_timestamp_index=round(options.max_initial_timestamp / self.time_precision),
-            return_scores=True,
             return_no_speech_prob=True,
             sampling_temperature=temperature,
-            **sampling,
+            **asked,
         )
 
     def generate_segments(
@@ -381,25 +374,22 @@ class WhisperModel(model.WhisperModel):
         prompt = tokenizer.encode(" " + prompt.strip()) if isinstance(prompt, str) else list(prompt)
         ids = self.get_prompt(tokenizer, prompt, options.without_timestamps, options.prefix, options.hotwords)
         encoded = self.encode(features) if encoder_output is None else encoder_output
-        found = self.model.generate(
-            encoded,
-            [ids] * len(encoded),
-            beam_size=options.beam_size,
-            patience=options.patience,
-            length_penalty=options.length_penalty,
-            repetition_penalty=options.repetition_penalty,
-            no_repeat_ngram_size=options.no_repeat_ngram_size,
-            max_length=self.max_length,
-            suppress_blank=options.suppress_blank,
-            suppress_tokens=options.suppress_tokens,
-            return_scores=True,
-        )
-        tokens = [result.sequences_ids[0] for result in found]
-        sums = [r.scores[0] * max(1, len(t)) ** options.length_penalty for r, t in zip(found, tokens, strict=True)]
+        found = self.model.generate(encoded, [ids] * len(encoded), max_length=self.max_length, **_search(options))
         return {
-            "text": [tokenizer.decode(ids) for ids in tokens],
-            "avg_logprob": [total / (len(ids) + 1) for total, ids in zip(sums, tokens, strict=True)],
+            "text": [tokenizer.decode(result.sequences_ids[0]) for result in found],
+            "avg_logprob": [_average(result, options) for result in found],
         }
+
+
+_SEARCH = (
+    *("beam_size", "patience", "length_penalty", "repetition_penalty", "no_repeat_ngram_size"),
+    *("suppress_blank", "suppress_tokens"),
+)
+
+
+def _search(options: Any) -> dict[str, Any]:
+    """The arguments of `Whisper.generate` that have the names of options."""
+    return {name: getattr(options, name) for name in _SEARCH} | {"return_scores": True}
 
 
 def _average(result: GenerationResult, options: TranscriptionOptions) -> float:
@@ -503,11 +493,8 @@ def restore_speech_timestamps(
     segments: Iterable[Segment], speech_chunks: Sequence[Mapping[str, int]], sampling_rate: int
 ) -> Iterable[Segment]:
     """The segments of the joined speech of chunks with the times of the audio, which has 16 kHz."""
-    times = SpeechMap()
-    for chunk in speech_chunks:
-        times.add(Speech(start=chunk["start"], end=chunk["end"], is_new=True))
-    for segment in segments:
-        yield restore_times(segment, times)
+    times = SpeechMap.of((chunk["start"], chunk["end"]) for chunk in speech_chunks)
+    yield from map(times.restored, segments)
 
 
 def get_suppressed_tokens(tokenizer: Tokenizer, suppress_tokens: Sequence[int] | None) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -38,7 +39,6 @@ __all__ = [
     "VadOptions",
     "find_speech",
     "make_detector",
-    "restore_times",
 ]
 
 _SAMPLE_RATE = 16_000
@@ -51,6 +51,14 @@ class SpeechMap:
     def __init__(self) -> None:
         self._ends = array("q")  # of each span, in samples of the concatenated speech
         self._silences = array("q")  # samples cut out before each span
+
+    @classmethod
+    def of(cls, spans: Iterable[Span]) -> SpeechMap:
+        """The map of these spans, in order."""
+        made = cls()
+        for start, end in spans:
+            made.add(Piece(start=start, end=end, is_new=True))
+        return made
 
     def add(self, piece: Piece) -> None:
         """Add the next piece of speech, in order."""
@@ -80,6 +88,17 @@ class SpeechMap:
                 return index
         return min(bisect_right(self._ends, sample), len(self._ends) - 1)
 
+    def restored(self, segment: Segment) -> Segment:
+        """Return the segment with its own and its words' times in the original audio.
+
+        Both ends of a word are taken to lie in the span of its middle; a segment with words spans them.
+        """
+        if not segment.words:
+            start, end = self.original_time(segment.start), self.original_time(segment.end, is_end=True)
+            return replace(segment, start=start, end=end)
+        words = [_restored_word(word, self) for word in segment.words]
+        return replace(segment, start=words[0].start, end=words[-1].end, words=words)
+
     def original_time(self, time_s: float, *, is_end: bool = False, span_index: int | None = None) -> float:
         """Return seconds of the original audio, to the hundredth, for `time_s` of the concatenated speech.
 
@@ -90,21 +109,6 @@ class SpeechMap:
             return round(time_s, _N_DIGITS)
         index = self.span_index(time_s, is_end=is_end) if span_index is None else span_index
         return round(self._silences[index] / _SAMPLE_RATE + time_s, _N_DIGITS)
-
-
-def restore_times(segment: Segment, times: SpeechMap) -> Segment:
-    """Return the segment with its own and its words' times in the original audio.
-
-    Both ends of a word are taken to lie in the span of its middle; a segment with words spans them.
-    """
-    if not segment.words:
-        return replace(
-            segment,
-            start=times.original_time(segment.start),
-            end=times.original_time(segment.end, is_end=True),
-        )
-    words = [_restored_word(word, times) for word in segment.words]
-    return replace(segment, start=words[0].start, end=words[-1].end, words=words)
 
 
 def _restored_word(word: Word, times: SpeechMap) -> Word:
@@ -190,7 +194,7 @@ class SpeechAudio:
 
     def restored(self, segment: Segment) -> Segment:
         """Return the segment with its times in the original audio."""
-        return restore_times(segment, self.times)
+        return self.times.restored(segment)
 
     def again(self) -> SpeechAudio | None:
         """Return the same speech from its beginning, to be closed; None where the audio can be read only once.

@@ -24,7 +24,6 @@ from specedge.runtime.longform.vad_filter import (
     VadOptions,
     find_speech,
     make_detector,
-    restore_times,
 )
 from specedge.runtime.options import TranscribeOptions
 from support.exported import bundle
@@ -236,7 +235,7 @@ def test_segments_and_words_as_faster_whisper_restores_them() -> None:
     given = [segment(0.2, 2.0), segment(2.0, 3.0), segment(1.0, 5.0), segment(0.5, 4.0, words)]
     chunks = [{"start": start, "end": end} for start, end in spans]
     expected = theirs.restore_speech_timestamps([_theirs(theirs, item) for item in given], chunks, 16_000)
-    for ours, other in zip([restore_times(item, map_of(spans)) for item in given], expected, strict=True):
+    for ours, other in zip([map_of(spans).restored(item) for item in given], expected, strict=True):
         assert (ours.start, ours.end) == (other.start, other.end)
         assert [(w.start, w.end) for w in ours.words or []] == [(w.start, w.end) for w in other.words or []]
     assert given[3].words == words, "the segment given stays as it is"
