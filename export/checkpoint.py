@@ -53,7 +53,6 @@ TOKEN_EMBEDDING = "model.decoder.embed_tokens.weight"
 HEAD = "proj_out.weight"
 _HEADS = ("medusa_heads.", "medusa_block.")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-_OpenFolder = Callable[[Path, Source], tuple[Spec, TensorSource]]
 
 
 class Checkpoint:
@@ -162,15 +161,6 @@ def _counted_from_base(name: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------- opening
-# The first that recognises a file, or a folder, reads it. A folder that none recognises has Hugging Face's layout.
-_FILE_FORMATS: tuple[tuple[Callable[[Path, bytes], bool], Callable[[Path], tuple[Spec, TensorSource]]], ...] = (
-    (ggml.is_ggml, ggml.open_ggml),
-    (lambda path, head: path.suffix == ".pt", openai_pt.open_pt),
-)
-_FOLDER_FORMATS: tuple[tuple[str, Callable[[Path], bool], _OpenFolder], ...] = (
-    ("ctranslate2", ctranslate2.is_ctranslate2, ctranslate2.open_ctranslate2),
-    ("mlx", mlx.is_mlx, mlx.open_mlx),
-)
 
 
 def open_checkpoint(
@@ -222,23 +212,27 @@ def _local(source: str | Path) -> Path | None:
 def _open_file(path: Path) -> Checkpoint:
     with path.open("rb") as file:
         head = file.read(8)
-    for recognises, reads in _FILE_FORMATS:
-        if recognises(path, head):
-            spec, weights = reads(path)
-            return Checkpoint(spec, weights, where=str(path))
-    raise CheckpointError(
-        f"{path}: a single file is a checkpoint only as openai-whisper's .pt or whisper.cpp's .bin; give the folder"
-    )
+    opened: tuple[Spec, TensorSource]
+    if ggml.is_ggml(head):
+        opened = ggml.open_ggml(path)
+    elif path.suffix == ".pt":
+        opened = openai_pt.open_pt(path)
+    else:
+        raise CheckpointError(
+            f"{path}: a single file is a checkpoint only as openai-whisper's .pt or whisper.cpp's .bin; give the folder"
+        )
+    return Checkpoint(*opened, where=str(path))
 
 
 def _open_folder(folder: Path, source: Source) -> Checkpoint:
     """source: with an empty kind for a local folder, which its format then gives."""
-    for kind, recognises, reads in _FOLDER_FORMATS:
-        if recognises(folder):
-            spec, weights = reads(folder, replace(source, kind=source.kind or kind))
-            break
-    else:
-        spec, weights = _open_transformers(folder, replace(source, kind=source.kind or "folder"))
+    kind = "folder"
+    opens: Callable[[Path, Source], tuple[Spec, TensorSource]] = _open_transformers
+    if ctranslate2.is_ctranslate2(folder):
+        kind, opens = "ctranslate2", ctranslate2.open_ctranslate2
+    elif mlx.is_mlx(folder):
+        kind, opens = "mlx", mlx.open_mlx
+    spec, weights = opens(folder, replace(source, kind=source.kind or kind))
     return Checkpoint(spec, weights, folder=folder, where=str(folder))
 
 

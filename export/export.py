@@ -248,14 +248,10 @@ def _name_of(source: str, precision: str) -> str:
 
 
 def _stem(source: str) -> str:
-    """The name of a folder or a file as a bundle's."""
-    return _as_name(re.sub(r"\.(pt|bin)$", "", Path(source).expanduser().resolve().name))
+    """The name of a folder or a file as a bundle's, which must fit every file system."""
+    name = re.sub(r"\.(pt|bin)$", "", Path(source).expanduser().resolve().name)
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", name)[:80].strip("._+-") or "model"
 
 
 def _with_precision(name: str, precision: str) -> str:
     return name if precision == "int8" else f"{name}-{precision}"  # int8 is the default and owns the plain name
-
-
-def _as_name(text: str) -> str:
-    """A folder's name as a bundle's, which must fit every file system."""
-    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text)[:80].strip("._+-") or "model"

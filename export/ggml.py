@@ -23,7 +23,7 @@ from specedge.models import catalogue
 
 from .openai_pt import canonical_name, derive_spec, read_dims
 from .spec import F32, FLOATS, ReadySource, Source, Spec, Stored, read_floats
-from .vocabulary import table_of_size
+from .vocabulary import published_tokenizer
 
 MAGIC = b"lmgg"
 GGUF_MAGIC = b"GGUF"
@@ -64,7 +64,7 @@ class _Tensor:
         return self.n_values * int(FLOATS[_FLOAT_TYPES[self.kind]].itemsize)
 
 
-def is_ggml(path: Path, head: bytes) -> bool:
+def is_ggml(head: bytes) -> bool:
     """Whether a file that begins with `head` is whisper.cpp's, or one of its successors that it does not use."""
     return head[:4] in (MAGIC, GGUF_MAGIC)
 
@@ -155,7 +155,7 @@ def _tensors(file: BinaryIO, path: Path) -> dict[str, _Tensor]:
 
 def _check_tokens(file: BinaryIO, n_vocab: int, path: Path) -> None:
     """Raises CheckpointError unless the text tokens are openai-whisper's, for a file says nothing of special ones."""
-    expected = table_of_size(n_vocab)
+    expected = list(published_tokenizer(n_vocab).ranks)
     tokens = []
     for _ in range(_ints(file, 1)[0]):
         n_bytes = _ints(file, 1)[0]

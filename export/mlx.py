@@ -57,7 +57,8 @@ def open_mlx(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
         value = stored.read(names[name])
         return np.ascontiguousarray(value.transpose(0, 2, 1)) if _is_convolution(name) else value
 
-    heads = _alignment_heads(path)
+    named = stored.read(_HEADS) if isinstance(stored, _Npz) and _HEADS in stored.entries else np.zeros((0, 2))
+    heads = [[int(layer), int(head)] for layer, head in named] if named.ndim == 2 and named.shape[1] == 2 else []
     spec = derive_spec(dims, entries, source=source, where=str(folder), heads=heads)
     return spec, ReadySource(entries, read)
 
@@ -86,18 +87,6 @@ def _opened(path: Path) -> zipfile.ZipFile:
         return zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
         raise CheckpointError(f"{path}: is no .npz file ({error}); copy or download it again") from None
-
-
-def _alignment_heads(path: Path) -> list[list[int]]:
-    """The heads that the weights name; none where they do not."""
-    if path.suffix != ".npz":
-        return []
-    with _opened(path) as archive:
-        if f"{_HEADS}.npy" not in archive.namelist():
-            return []
-        with archive.open(f"{_HEADS}.npy") as file:
-            found: Any = _FORMAT.read_array(file, allow_pickle=False)
-    return [[int(layer), int(head)] for layer, head in found] if found.ndim == 2 and found.shape[1] == 2 else []
 
 
 def _canonical(name: str) -> str:

@@ -16,6 +16,7 @@ import ast
 import base64
 import contextlib
 import hashlib
+import html
 import http.client
 import importlib.util
 import os
@@ -29,7 +30,6 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
@@ -47,6 +47,7 @@ _TRIES = 3
 _BLOCK_BYTES = 1 << 18
 _PAGE_BYTES = 32 << 20
 _MB = 1e6
+_HREF = re.compile(r"""<a\s(?:[^>]*\s)?href\s*=\s*["']([^"']+)""", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,11 +261,9 @@ class _Index:
             page = f"{page}index.html"
         with self._open(page, {"Accept": "text/html"}) as answer:
             content, base = answer.read(_PAGE_BYTES), answer.geturl()
-        parser = _Anchors()
-        parser.feed(content.decode("utf-8", "replace"))
         found = []
-        for target in parser.targets:
-            url, fragment = urldefrag(urljoin(base, target))
+        for target in _HREF.findall(content.decode("utf-8", "replace")):
+            url, fragment = urldefrag(urljoin(base, html.unescape(target)))
             sha256 = re.fullmatch(r"sha256=([0-9a-f]{64})", fragment)
             name = unquote(urlsplit(url).path.rpartition("/")[2])
             found.append((name, _Link(url=url, sha256=None if sha256 is None else sha256[1])))
@@ -299,19 +298,6 @@ class _Index:
         if password is not None:
             request.add_unredirected_header("Authorization", password)
         return self._opener.open(request, timeout=_TIMEOUT_S)
-
-
-class _Anchors(HTMLParser):
-    """The targets of the links of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.targets: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        target = dict(attrs).get("href") if tag == "a" else None
-        if target:
-            self.targets.append(target)
 
 
 def _file_stem(package: KnownPackage) -> str:

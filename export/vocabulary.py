@@ -349,12 +349,6 @@ def read_llm_vocabulary(folder: Path, n_vocab: int, *, end: str, pattern: str) -
     return _table_of(files, SpeechTokens(n_vocab=n_vocab, eot=eot, before=(), behind=()))[:eot], files.added
 
 
-def table_of_size(n_vocab: int) -> list[bytes]:
-    """The built-in table of the published checkpoints with this vocabulary size. Raises as `standard_layout`."""
-    standard_layout(n_vocab)
-    return built_in_table(_TABLE_OF_SIZE[n_vocab])
-
-
 def built_in_table(name: str) -> list[bytes]:
     """The table "gpt2" (50,256 tokens) or "multilingual" (50,257), index = id.
 
