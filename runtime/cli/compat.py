@@ -50,7 +50,11 @@ def compat(model: str | None, encoder_provider: str, shows_path: bool, program: 
     if not program:
         raise UsageError("expected a program: specedge compat -- PROGRAM [ARGS]...")
     command = command_line(program)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([_folder(), *_paths()]), "SPECEDGE_RUN_COMPAT": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([_folder(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]),
+        "SPECEDGE_RUN_COMPAT": "1",
+    }
     if model is not None:
         from specedge.models import store
 
@@ -91,10 +95,6 @@ def _folder() -> str:
     from specedge import compat as package
 
     return os.path.dirname(os.path.abspath(package.__file__))
-
-
-def _paths() -> list[str]:
-    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
 def _check_interpreter(script: str) -> None:

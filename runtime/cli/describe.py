@@ -61,14 +61,6 @@ def _speech_facts(dims: Dims) -> dict[str, str]:
     }
 
 
-def _whisper_facts(manifest: Manifest) -> dict[str, str]:
-    """What a Whisper has besides."""
-    return {
-        "alignment": f"{len(manifest.alignment_heads)} heads",
-        "suppressed": f"{len(manifest.suppress_tokens)} tokens, {len(manifest.suppress_begin)} at the beginning",
-    }
-
-
 def _quantisation(manifest: Manifest) -> Mapping[str, Any]:
     """As the manifest has it; a speech LLM has a projector in the place of cross-attention."""
     if not _speech_facts(manifest.dims):
@@ -102,7 +94,10 @@ def describe(bundle: Bundle) -> str:
         "mel": f"{SAMPLE_RATE_HZ} Hz, n_fft {N_FFT}, hop {HOP_SAMPLES} samples",
         "encoder": _shape(dims.n_audio_layer, dims.n_audio_head, dims.n_audio_state, dims.n_audio_ctx),
         "decoder": _shape(dims.n_text_layer, dims.n_text_head, dims.n_text_state, dims.n_text_ctx),
-        **(_speech_facts(dims) or _whisper_facts(manifest)),
+    }
+    facts |= _speech_facts(dims) or {
+        "alignment": f"{len(manifest.alignment_heads)} heads",
+        "suppressed": f"{len(manifest.suppress_tokens)} tokens, {len(manifest.suppress_begin)} at the beginning",
     }
     lines = [f"{key:<12}{value}" for key, value in facts.items()]
     for title, values in (("quantisation", _quantisation(manifest)), ("self-check", manifest.selfcheck)):

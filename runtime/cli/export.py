@@ -28,8 +28,14 @@ def _grow(folder: Path, head: Path | None, force: bool) -> None:
     """Change the bundle `folder` in place. Raises UsageError where something would be lost by it."""
     from specedge.export.bundling import add_to_bundle
 
-    if not force:
-        _check_changeable(folder, is_for_head=head is not None)
+    from ..bundle.bundle import read_manifest
+    from ..bundle.manifest import CTC_GRAPH
+
+    if not force and head is not None and CTC_GRAPH in read_manifest(folder)[0].graphs:
+        raise UsageError(
+            f"{folder}: has a CTC head, so it is not changed in place; copy that folder and change the copy, or add "
+            "--force to replace the head"
+        )
     grown = add_to_bundle(folder, ctc=head, learnable=head is None)
     gained = "can learn as a draft now" if head is None else "has a CTC head now"
     click.echo(f"{grown.path}: {grown.manifest.name} {gained}")
@@ -45,17 +51,6 @@ def _write_archive(source: str, out: Path) -> None:
     stored = store.check_name(os.path.basename(os.path.abspath(folder)))
     size_bytes = write_archive(folder, stored, out)
     click.echo(f"{out}: {stored}, {size_bytes / 1e6:.1f} MB; `specedge models pull {out.name}` takes it", err=True)
-
-
-def _check_changeable(folder: Path, *, is_for_head: bool) -> None:
-    from ..bundle.bundle import read_manifest
-    from ..bundle.manifest import CTC_GRAPH
-
-    if is_for_head and CTC_GRAPH in read_manifest(folder)[0].graphs:
-        raise UsageError(
-            f"{folder}: has a CTC head, so it is not changed in place; copy that folder and change the copy, or add "
-            "--force to replace the head"
-        )
 
 
 @click.command(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..audio.audio import RawFormat
-    from ..longform.live import LiveTranscriber, LiveUpdate
+    from ..longform.live import LiveUpdate
 
 __all__ = ["LiveLines", "LiveText", "listen"]
 
@@ -107,69 +107,53 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
     check_together(options, drafter)
     raw = None if given["raw"] is None else RawFormat.parse(given["raw"])
     path = wanted.find(options.language, options.task, quiet=given["quiet"])
-    out = _stdout()
+    if sys.stdout is None:
+        raise ResourceError("standard output is closed: redirect it to a file")
     vad = {name: value for name, value in values_of(VadOptions, given).items() if value is not None}
     with contextlib.ExitStack() as stack:
         blocks = stack.enter_context(contextlib.closing(_blocks(from_stdin, given["device"], raw)))
         # Before the model is loaded, so that a microphone that is not there is said at once, and records meanwhile.
         first = next(blocks, None)
         model = wanted.load(path)
-        text = _text(out, given["as_json"], model.engine.encoder_provider)
+        text: LiveText | LiveLines
+        if sys.stdout.isatty() and not given["as_json"]:
+            text = LiveText(sys.stdout)
+        else:
+            provider = model.engine.encoder_provider
+            about = {} if provider == CPU else {"encoder_provider": provider}
+            text = LiveLines(sys.stdout, as_json=given["as_json"], about=about)
         stack.callback(text.close)
         asked = {field.name: getattr(options, field.name) for field in fields(options)}
         live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=vad, **asked)
         stack.callback(live.close)
         if not (from_stdin or given["quiet"]):
             notify("listening; Ctrl-C ends")
+        is_stopped = False
         try:
             with model.engine.interruptible():
                 for block in itertools.chain([] if first is None else [first], blocks):
-                    _show(text, live.feed(block))
+                    for update in live.feed(block):
+                        text.show(update)
         except (Interrupted, KeyboardInterrupt):
-            _finish(model.engine, live, text)
-            raise Interrupted("interrupted") from None
-        _finish(model.engine, live, text)
-
-
-def _text(out: TextIO, as_json: bool, encoder_provider: str) -> LiveText | LiveLines:
-    if out.isatty() and not as_json:
-        return LiveText(out)
-    return LiveLines(
-        out, as_json=as_json, about={} if encoder_provider == CPU else {"encoder_provider": encoder_provider}
-    )
-
-
-def _finish(engine: Any, live: LiveTranscriber, text: LiveText | LiveLines) -> None:
-    # A Ctrl-C from here on ends the last pass too.
-    with engine.interruptible():
-        _show(text, live.finish())
-
-
-def _show(text: LiveText | LiveLines, updates: list[LiveUpdate]) -> None:
-    for update in updates:
-        text.show(update)
+            is_stopped = True
+        with model.engine.interruptible():  # a Ctrl-C from here on ends the last pass too
+            for update in live.finish():
+                text.show(update)
+        if is_stopped:
+            raise Interrupted("interrupted")
 
 
 def _blocks(from_stdin: bool, device: str | None, raw: RawFormat | None) -> Generator[NDArray[np.float32], None, None]:
-    if from_stdin:
-        return _stdin_blocks(raw)
-    from ..audio.microphone import microphone_blocks
+    if not from_stdin:
+        from ..audio.microphone import microphone_blocks
 
-    return microphone_blocks(int(device) if device is not None and device.isdecimal() else device)
-
-
-def _stdin_blocks(raw: RawFormat | None) -> Generator[NDArray[np.float32], None, None]:
+        yield from microphone_blocks(int(device) if device is not None and device.isdecimal() else device)
+        return
     from ..audio.audio import open_audio
 
     with open_audio("-", raw=raw, block_frames=_STDIN_SAMPLES) as stream:
         while len(block := stream.read(_STDIN_SAMPLES)):
             yield block
-
-
-def _stdout() -> TextIO:
-    if sys.stdout is None:
-        raise ResourceError("standard output is closed: redirect it to a file")
-    return sys.stdout
 
 
 class LiveLines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +48,6 @@ class _Size(click.ParamType[int]):
         return size
 
 
-_OUTPUT = click.option(
-    "-o", "--output", required=True, metavar="X.tmap", type=click.Path(dir_okay=False), help="File to write."
-)
-_BUDGET = click.option("--budget", type=_Size(), metavar="SIZE", help="Largest size, such as 10MB.")
-
-
 _MODEL = options_of(fields_of(ModelOptions, "model"))
 
 
@@ -71,7 +65,7 @@ def token_map() -> None:
 
 @token_map.command()
 @click.argument("transcripts", nargs=-1, required=True, metavar="TRANSCRIPTS...", type=click.Path())
-@_OUTPUT
+@click.option("-o", "--output", required=True, metavar="X.tmap", type=click.Path(dir_okay=False), help="File to write.")
 @_MODEL
 @click.option("-n", "--order", type=click.IntRange(1, 5), default=4, show_default=True, help="Longest key, in tokens.")
 @click.option("--candidates", type=click.IntRange(1, 8), default=3, show_default=True, help="Most candidates of a key.")
@@ -79,7 +73,7 @@ def token_map() -> None:
 @click.option(
     "--min-count", type=click.IntRange(min=1), default=2, show_default=True, help="Occurrences that a candidate needs."
 )
-@_BUDGET
+@click.option("--budget", type=_Size(), metavar="SIZE", help="Largest size, such as 10MB.")
 @click.pass_context
 def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, model: str | None, **given: Any) -> None:
     """Make a token map from TRANSCRIPTS: txt, srt, vtt, tsv, json, jsonl, folders, or `-` for standard input.
@@ -101,7 +95,12 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     if n_maps:
         if n_maps < len(transcripts):
             raise UsageError("map build: expected transcripts, or token maps of one vocabulary, not both")
-        _merge(transcripts, output, given["budget"])
+        from specedge.maps.merge import merge
+        from specedge.maps.token_map import TokenMap
+
+        with ExitStack() as stack:
+            opened = [stack.enter_context(TokenMap.open(path)) for path in transcripts]
+            merge(opened, output, budget_bytes=given["budget"])
         return
     from specedge.maps.build import BuildOptions
     from specedge.maps.build import build as build_map
@@ -145,15 +144,6 @@ def _known_that_fit(fingerprint: bytes) -> list[str]:
         for name in catalogue.CHECKPOINTS
         if name.startswith("whisper-") and (name.endswith(".en") == (fingerprint.hex() == _ENGLISH_ONLY))
     ]
-
-
-def _merge(paths: Sequence[str], output: str, budget: int | None) -> None:
-    from specedge.maps.merge import merge as merge_maps
-    from specedge.maps.token_map import TokenMap
-
-    with ExitStack() as stack:
-        opened = [stack.enter_context(TokenMap.open(path)) for path in paths]
-        merge_maps(opened, output, budget_bytes=budget)
 
 
 @token_map.command()

@@ -55,9 +55,7 @@ def _collection(hours: float) -> _Decorator:
     return lambda function: reduce(lambda made, decorate: decorate(made), reversed(options), function)
 
 
-def _steps(default: int) -> _Decorator:
-    steps = click.IntRange(min=1)
-    return click.option("--steps", type=steps, default=default, show_default=True, help="Training steps, at most.")
+_STEPS: dict[str, Any] = {"type": click.IntRange(min=1), "help": "Training steps, at most.", "show_default": True}
 
 
 @click.group()
@@ -80,7 +78,7 @@ def train() -> None:
 @_collection(hours=4.0)
 @_output("HEAD", dir_okay=False)
 @click.option("--rough", type=click.IntRange(0, 8), default=1, show_default=True, help="Noisy copies of each window.")
-@_steps(2400)
+@click.option("--steps", default=2400, **_STEPS)
 @click.option("--hidden", type=click.IntRange(1, 4096), default=256, show_default=True, help="Width of the head.")
 @click.option("--cache-gb", type=_POSITIVE, default=4.0, show_default=True, help="Disk space for encoder features.")
 def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **given: Any) -> None:
@@ -196,7 +194,7 @@ Examples:
 @click.option("--layers", "n_layers", type=click.IntRange(min=1), help="Layers of TARGET's decoder to start from.")
 @click.option("--kl-weight", type=_FROM_0, default=0.8, show_default=True, help="Weight of TARGET's distributions.")
 @click.option("--rate", type=_POSITIVE, default=3e-4, show_default=True, help="Highest learning rate.")
-@_steps(2000)
+@click.option("--steps", default=2000, **_STEPS)
 def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **given: Any) -> None:
     """Train a smaller Whisper to draft for TARGET, for `--drafter draft`.
 
