@@ -1,9 +1,4 @@
-"""Every library of the default and the [export] installation, and all behind them, has a wheel for each platform.
-
-pip is asked to plan the installation for another machine from wheels alone; nothing is installed and, where the index
-serves metadata by itself, hardly anything is downloaded. Markers such as `sys_platform == "win32"` are read for the
-machine that asks, which pip offers no way around: what only another system needs (colorama) is not asked for.
-"""
+"""Every library of the default and the [export] installation, and all behind them, has a wheel for each platform."""
 
 from __future__ import annotations
 

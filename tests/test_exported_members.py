@@ -25,18 +25,6 @@ def test_every_public_name_can_be_reached_and_is_listed() -> None:
         assert getattr(specedge, name) is not None
 
 
-def test_public_classes_are_the_ones_of_their_home_module() -> None:
-    from specedge import errors
-    from specedge.runtime import batched, model
-    from specedge.runtime.longform import segments
-
-    assert specedge.SpecedgeError is errors.SpecedgeError
-    assert specedge.WhisperModel is model.WhisperModel
-    assert specedge.BatchedInferencePipeline is batched.BatchedInferencePipeline
-    assert (specedge.Segment, specedge.Word) == (segments.Segment, segments.Word)
-    assert specedge.TranscriptionInfo is segments.TranscriptionInfo
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'WhisperModle'"):
         specedge.WhisperModle  # noqa: B018

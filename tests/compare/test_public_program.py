@@ -1,9 +1,4 @@
-"""Programs written for faster-whisper run here with one word of one line changed, and print the same.
-
-Each file of `programs/` is run twice on the same float32 weights: as it is, and with `faster_whisper` replaced by
-`specedge` in its import. faster-whisper 1.2.1 fills every window up to 3000 frames whatever the model's is, so for the
-demo model's 1000 the runner gives it that number. Its detector of speech is another one: there, texts are only alike.
-"""
+"""Programs written for faster-whisper run here with one word of one line changed, and print the same."""
 
 from __future__ import annotations
 

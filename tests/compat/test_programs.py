@@ -1,10 +1,4 @@
-"""Programs for faster-whisper, installed without it, unmodified, on the bundled model: the right texts.
-
-    pytest -m programs tests/compat
-
-Each is installed without what it depends on; the libraries are those of this environment, but for faster-whisper and
-CTranslate2. In the places of torchaudio and pyannote, which fetch gigabytes, are empty modules.
-"""
+"""Programs for faster-whisper, installed without it, unmodified, on the bundled model: the right texts."""
 
 from __future__ import annotations
 

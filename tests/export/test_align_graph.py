@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import NDArray
 
@@ -22,7 +21,7 @@ from specedge.export.selfcheck import relative_error
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
 from support.checkpoints import make_checkpoint
-from support.exported import PRECISIONS, bundle, engine, noise_mel, transformers_model
+from support.exported import bundle, engine, noise_mel, transformers_model
 
 # As in test_graphs.py for logits: what rounding costs these small, unforgiving models.
 MOST_SCORES_ERROR = {"fp32": 1e-5, "int8": 0.1, "int4": 0.45}
@@ -84,19 +83,6 @@ def test_scores_are_the_cross_attentions_of_transformers(
     assert relative_error(softmax(scores), expected) < MOST_SCORES_ERROR[precision]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_it_uses_the_decoders_bytes_and_no_more_than_it_needs(precision: str) -> None:
-    """A bundle grows by a small file; layers behind the last head and the vocabulary's projection are left out."""
-    made = bundle(precision)
-    model = onnx.load(str(made.file("align.onnx")), load_external_data=False)
-    places = {e.value for t in model.graph.initializer for e in t.external_data if e.key == "location"}
-    assert places == {"decoder.data"}
-    names = {tensor.name for tensor in model.graph.initializer}
-    assert not any("projection" in name or "layers.1.fc1" in name for name in names)
-    assert not any(value.name.startswith(("cross_v_1", "self_", "logit")) for value in model.graph.input)
-    assert made.manifest.files["align.onnx"].size < 32_000
-
-
 def test_without_alignment_heads_they_are_the_last_half_of_the_layers(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "source")
     generation = json.loads((folder / "generation_config.json").read_text())
@@ -107,7 +93,6 @@ def test_without_alignment_heads_they_are_the_last_half_of_the_layers(tmp_path: 
     assert made.manifest.alignment_heads == default_heads(made.manifest.dims) == ((1, 0), (1, 1))
 
 
-# ------------------------------------------------------------------------------------- a bundle that was made without
 def test_a_bundle_without_it_opens_and_says_what_to_do(old: Path) -> None:
     loaded = Engine(Bundle.open(old), threads=1, cache=False)
     with pytest.raises(BundleError, match="no graph for word timestamps; export the model again") as raised:

@@ -54,7 +54,6 @@ def age(path: Path, seconds: float = STALE_S + 60) -> None:
     os.utime(path, (time.time() - seconds,) * 2)
 
 
-# ---------------------------------------------------------------------------------------------- what is written
 def test_a_bundle_opens_and_tells_what_it_is() -> None:
     manifest = bundle("int8").manifest
     assert manifest.precision == "int8" and manifest.source.kind == "folder"
@@ -87,7 +86,6 @@ def test_a_teachers_alignment_heads_are_cut_to_the_students_layers(tmp_path: Pat
     assert export(tmp_path / "out", source=folder).manifest.alignment_heads == ((1, 1), (1, 0))
 
 
-# ------------------------------------------------------------------------------------------------ what goes wrong
 FAULTS = [
     (OSError(errno.ENOSPC, "No space left on device"), ResourceError, "No space left on device.*make room"),
     (OSError(errno.EACCES, "Permission denied"), ResourceError, "Permission denied.*another -o"),
@@ -193,7 +191,6 @@ def test_a_write_that_fails_in_the_data_file(tmp_path: Path, monkeypatch: pytest
     assert not any(tmp_path.iterdir())
 
 
-# --------------------------------------------------------------------------------------------- what is there already
 def test_a_bundle_is_replaced_only_when_asked(tmp_path: Path) -> None:
     out = tmp_path / "out"
     export(out)
@@ -291,7 +288,6 @@ def test_a_linked_bundle_is_replaced_and_what_it_points_to_stays(tmp_path: Path)
     assert Bundle.open(tmp_path / "elsewhere").manifest.precision == "int8"
 
 
-# ----------------------------------------------------------------------------------------------- what died before
 @pytest.mark.usefixtures("unchecked")
 def test_leftovers_of_the_same_target_are_swept_unless_their_maker_lives(tmp_path: Path) -> None:
     dead = tmp_path / ".out.abcd1234.unfinished"

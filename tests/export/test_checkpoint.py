@@ -22,7 +22,6 @@ def micro(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("micro"), tokenizer=False)
 
 
-# ----------------------------------------------------------------------------------------------- what is read
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_every_tensor_is_the_float32_of_what_was_stored(dtype: str, shards: int, tmp_path: Path) -> None:
@@ -84,7 +83,6 @@ def test_the_spec_is_what_the_files_say(tmp_path: Path) -> None:
     assert bare.generation["suppress_tokens"] == spec.generation["suppress_tokens"] and bare.preprocessor == {}
 
 
-# --------------------------------------------------------------------------------------------- transformers, torch
 def test_transformers_loads_the_same_parameters(micro: Path) -> None:
     transformers = pytest.importorskip("transformers")
     import torch as pytorch
@@ -101,7 +99,6 @@ def test_transformers_loads_the_same_parameters(micro: Path) -> None:
             np.testing.assert_array_equal(checkpoint.tensor(name), value.numpy())
 
 
-# ------------------------------------------------------------------------------------------------------- bad input
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_weights_that_are_not_finite_are_named_when_read(value: float, tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, tokenizer=False)

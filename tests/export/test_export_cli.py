@@ -30,7 +30,6 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
-# ------------------------------------------------------------------------------------------------- what works
 def test_one_line_says_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert main(["export", str(checkpoint()), "-o", str(out), "--name", "mine"]) == 0
@@ -77,7 +76,6 @@ def test_a_checkpoint_that_knows_short_windows_makes_such_a_bundle(tmp_path: Pat
     assert Bundle.open(tmp_path / "out").manifest.short_windows
 
 
-# ------------------------------------------------------------------------------------------------ what does not
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

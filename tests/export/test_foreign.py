@@ -44,7 +44,6 @@ def tokens(bundle: Path) -> list[list[int]]:
     return [segment.tokens for segment in segments]
 
 
-# ----------------------------------------------------------------------------------------------------- whisper.cpp
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_ggml_gives_the_weights_of_the_checkpoint(kind: str, published_shape: Path, tmp_path: Path) -> None:
     worth = write_ggml(published_shape, tmp_path / "ggml-mine.bin", kind)
@@ -131,7 +130,6 @@ def test_damaged_ggml_files_are_one_line(published_shape: Path, tmp_path: Path) 
         open_checkpoint(path)
 
 
-# ------------------------------------------------------------------------------------------------------------- MLX
 def test_mlx_gives_the_weights_of_the_checkpoint(published_shape: Path, tmp_path: Path) -> None:
     folder = write_mlx(published_shape, tmp_path / "whisper-mlx", heads=[[1, 0]])
     with open_checkpoint(folder) as theirs, open_checkpoint(published_shape) as ours:
@@ -154,7 +152,6 @@ def test_mlx_gives_the_tokens_of_the_checkpoint(published_shape: Path, tmp_path:
     assert any(expected) and tokens(export_to(str(folder), tmp_path / "theirs", precision="fp32").path) == expected
 
 
-# ----------------------------------------------------------------------------------------------------- CTranslate2
 def convert(checkpoint: Path, out: Path, quantization: str) -> Path:
     converters: Any = pytest.importorskip("ctranslate2").converters
     converter = converters.TransformersConverter(
@@ -204,7 +201,6 @@ def test_a_conversion_names_the_checkpoint_behind_it(tmp_path: Path) -> None:
         open_checkpoint(folder)
 
 
-# ------------------------------------------------------------------------------------------------------------ LoRA
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of peft and transformers
 def test_an_adapter_of_peft_is_merged_as_peft_merges_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,7 +265,6 @@ def test_adapters_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
         open_checkpoint(base, adapter=write_adapter(tmp_path / "lora", good))
 
 
-# ----------------------------------------------------------------------------------------------------- lite-whisper
 def test_low_rank_encoders_keep_their_factors(tmp_path: Path) -> None:
     """The self-check of the export compares the graphs with NumPy, so a wrong graph does not get through."""
     ranks = [{"q_proj": 16, "fc1": 32}, {"k_proj": 16, "out_proj": 16, "fc2": 16}]

@@ -101,31 +101,6 @@ def test_a_guess_is_the_same_whatever_was_asked_before(kind: str) -> None:
         assert ids.tolist() == expected_ids.tolist() and np.allclose(probs, expected_probs, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "variant"),
-    [
-        ("medusa-linear", {"n_heads": 1}, "untied"),
-        ("medusa-block", {"n_heads": 20}, "plain"),
-        ("mtp-latent", {"n_heads": 20, "tokens": np.arange(5, 800, 3)}, "untied"),
-        ("mtp-projection", {"n_heads": 1, "tokens": np.arange(3, 900, 7)}, "plain"),
-    ],
-)
-def test_any_number_of_heads_and_layers_and_a_part_of_the_vocabulary(
-    kind: str, options: dict[str, Any], variant: str, tmp_path: Path
-) -> None:
-    dims = exported.bundle("fp32", variant).manifest.dims
-    given = heads.random_heads(kind, dims, **options)
-    made = export(tmp_path / "out", [given], variant=variant)
-    hidden, features = rows_of(Engine(made, threads=1, cache=False))
-    run = HeadsPass(made, kind, Canceller())
-    run.begin(features)
-    tokens = np.arange(dims.n_vocab) if given.tokens is None else given.tokens
-    got = probabilities(run.guess(hidden, len(tokens)), dims.n_vocab)
-    with open_checkpoint(checkpoint(variant)) as weights:
-        expected = heads.guesses(given, hidden, features, dims, weights)
-    assert np.abs(got[:, tokens] - expected).max() < 1e-4 and got.sum() == pytest.approx(len(got), abs=1e-3)
-
-
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_logits_are_the_bits_of_a_bundle_without_heads(precision: str) -> None:
     """Whether hidden rows are kept or not; the graphs that decide are the same files."""
@@ -175,9 +150,6 @@ def test_hidden_rows_are_those_of_one_pass_whatever_the_passes_were(precision: s
         made.forward(state, IDS[:2])
         made.commit(state, 2)
         made.keep_hidden(state)
-
-
-# --- published layouts ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -164,9 +164,6 @@ def test_a_full_disk_is_said_before_the_download(
     assert not index.ranges
 
 
-# --- pip's settings ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def pip_says(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
@@ -196,9 +193,6 @@ def test_variables_win_over_files(pip_says: list[str], monkeypatch: pytest.Monke
     assert read_settings().indexes[0] == "https://f.example" and read_settings().proxy == "http://proxy.example:1"
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     assert read_settings().indexes == ()
-
-
-# --- the hub first ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

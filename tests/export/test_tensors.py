@@ -132,7 +132,6 @@ def test_a_file_that_shrinks_after_it_was_opened_is_named(tmp_path: Path) -> Non
             checkpoint.tensor(FC1)
 
 
-# ---------------------------------------------------------------------------------------------------------- memory
 def test_reading_holds_one_tensor_and_one_block(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, n_vocab=51865, dtype="float16", tokenizer=False)
     with open_checkpoint(folder) as checkpoint:

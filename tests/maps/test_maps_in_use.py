@@ -68,17 +68,6 @@ def test_a_reader_goes_on_with_what_it_opened(tmp_path: Path, change: Callable[[
     assert reader.returncode == 0, errors.decode()
 
 
-def test_a_mapped_file_is_the_map_and_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = make_map(tmp_path / "x.tmap", SENTENCES)
-    with TokenMap.open(path) as opened:
-        before = [opened.lookup([1], 1), opened.info()]
-    monkeypatch.setattr(token_map, "READ_BYTES", 0)
-    with TokenMap.open(path) as opened:
-        assert [opened.lookup([1], 1), opened.info()] == before
-    with pytest.raises(MapError, match="closed"):
-        opened.lookup([1], 1)
-
-
 @posix_only
 def test_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")

@@ -130,13 +130,3 @@ def test_threads_share_a_cache() -> None:
     assert cache.size_bytes <= 40_000
     sizes = [ENTRY_BYTES + len(flat) // 2 * PAIR_BYTES for _, flat in cache._entries.items()]
     assert cache.size_bytes == sum(sizes)
-
-
-def test_keys_may_be_short_alone() -> None:
-    short, long = NgramCache(longest=2), NgramCache()
-    for cache in (short, long):
-        cache.learn([5, 6, 7, 8, 5, 6, 9], 1)
-    for key in ([5], [6], [5, 6], [6, 7], [8, 5]):
-        assert short.pairs(key) == long.pairs(key) != []
-    assert short.pairs([5, 6, 7]) == [] != long.pairs([5, 6, 7])
-    assert short.size_bytes < long.size_bytes

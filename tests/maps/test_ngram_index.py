@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,11 +39,3 @@ def test_all_that_followed_is_there(
         expected = [after[id_] / after.total() for id_ in sorted(after)]
         assert np.exp(log_shares).tolist() == pytest.approx(expected, rel=0.15)  # counts are quantised
     assert index.alone.ids.tolist() == sorted({id_ for sentence in sentences for id_ in sentence})
-
-
-def test_what_was_never_said_has_no_followers(tmp_path: Path) -> None:
-    with TokenMap.open(make_map(tmp_path / "x.tmap", [[1, 2, 3]] * 2)) as opened:
-        index = NgramIndex(opened)
-    for context, n in (((9,), 2), ((1, 9), 3), ((), 4), ((70000,), 2), ((-3,), 2), ((1,), 5), ((1,), 1)):
-        assert len(index.followers(context, n).ids) == 0
-    assert index.followers((), 2).ids.tolist() == [1] and index.followers((1,), 3).ids.tolist() == [2]

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.errors import MapError, UsageError
-from specedge.maps import build as build_module
 from specedge.maps import merge as merge_module
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.merge import merge
@@ -74,20 +73,6 @@ def test_a_large_vocabulary_says_what_a_small_one_says(sentences: list[list[int]
                     found = ours.followers([WIDE[id_] for id_ in sentence], n)
                     assert found.ids.tolist() == [WIDE[id_] for id_ in expected.ids]
                     assert found.log_shares.tolist() == expected.log_shares.tolist()
-
-
-def test_rare_ids_beyond_what_a_map_holds_end_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_module, "MAX_TOKENS", 3)
-    path = tmp_path / "x.tmap"
-    sentences = [[100_000, 100_001, 100_002]] * 3 + [[100_001, 7, 9, 100_002]] * 2
-    build(sentences, path, n_text=N_WIDE, fingerprint=FINGERPRINT)
-    with TokenMap.open(path) as opened:
-        table = opened.ids()
-        assert table is not None and table.tolist() == [100_000, 100_001, 100_002]
-        assert opened.longest([7])[1] == ()
-        (first, second) = opened.lookup([100_001], 1)
-        assert (first.tokens, first.ends) == ((100_002,), True) and (second.tokens, second.ends) == ((), True)
-        assert all(candidate.tokens for candidate in opened.lookup([], 1))  # no sentence is empty
 
 
 def test_maps_with_too_many_ids_together_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ def write(path: Path, text: str = "note: new", kind: Kind | None = NOTE) -> None
         file.write(text.encode())
 
 
-# ------------------------------------------------------------------------------------------------ what is not replaced
 def test_a_file_of_another_kind_stays(tmp_path: Path) -> None:
     path = tmp_path / "talk.txt"
     path.write_text("what was said\n")
@@ -105,7 +104,6 @@ def test_a_folder_with_other_files_is_named(tmp_path: Path) -> None:
         check_folder(tmp_path, {"a", "sub/b"}.__contains__, "bundle")
 
 
-# --------------------------------------------------------------------------------------------------- what is kept of it
 @posix_only
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o755])
 def test_the_mode_is_kept_and_the_temporary_is_never_wider(tmp_path: Path, mode: int) -> None:

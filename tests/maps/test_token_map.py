@@ -146,23 +146,6 @@ def test_a_budget_drops_the_least_valuable_keys(tmp_path: Path) -> None:
     assert not (tmp_path / "no.tmap").exists()
 
 
-def test_frequent_ids_are_sampled_alone_and_counted_whole_in_longer_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sentences = [[before, 1, after] for before in range(2, 12) for after in (20, 20, 21)]
-    options = BuildOptions(n_orders=3)
-    whole = make_map(tmp_path / "whole.tmap", sentences, options)
-    monkeypatch.setattr(build_module, "_LARGEST_BATCH", 4)
-    monkeypatch.setattr(build_module, "_BATCH", 4)
-    with TokenMap.open(whole) as expected, TokenMap.open(make_map(tmp_path / "x.tmap", sentences, options)) as opened:
-        opened.verify()
-        assert opened.lookup([5, 1], 1)[0].tokens == (20,)
-        for n in (2, 3):
-            keys = [key for key, _ in expected.items(n) if key[-1] == 1]
-            assert keys and [key for key, _ in opened.items(n) if key[-1] == 1] == keys
-            assert [opened.lookup(_context(k), n) for k in keys] == [expected.lookup(_context(k), n) for k in keys]
-
-
 def test_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="at least one sentence"):
         make_map(tmp_path / "x.tmap", [[], []])

@@ -63,18 +63,6 @@ def test_every_openai_and_distil_checkpoint_is_pinned_to_a_commit_of_its_own() -
     assert catalogue.pinned("someone/whisper-tiny") is None and not catalogue.is_commit("main")
 
 
-def test_drafts_are_smaller_hear_as_long_windows_and_bring_no_draft_themselves() -> None:
-    with_draft = [c for c in catalogue.CHECKPOINTS.values() if c.draft is not None]
-    assert len(with_draft) >= 8
-    for checkpoint in with_draft:
-        assert checkpoint.draft is not None
-        draft = catalogue.CHECKPOINTS[checkpoint.draft.name]
-        assert draft.n_params_m < checkpoint.n_params_m and draft.draft is None
-        # English-only models have a vocabulary of their own, which a draft for them has too.
-        assert draft.name.endswith(".en") or not checkpoint.name.endswith(".en")
-        assert checkpoint.draft.same_encoder == draft.name.startswith("distil-")
-
-
 @pytest.mark.parametrize(
     ("name", "draft"), [("large", "distil-large-v3.5"), ("medium.en", "distil-medium.en"), ("turbo", "whisper-tiny")]
 )

@@ -42,9 +42,6 @@ def test_the_known_draft_is_found_where_it_is_installed(models: Path) -> None:
     assert store.known_draft("distil-small.en") is None and store.known_draft("mine") is None
 
 
-# --- home -------------------------------------------------------------------------------------------------------------
-
-
 def test_home_is_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert store.folder() == tmp_path / "home" / "models"
     monkeypatch.setenv("SPECEDGE_HOME", "rel")
@@ -93,9 +90,6 @@ def test_a_store_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "home").write_bytes(b"a file")
     with pytest.raises(ResourceError, match="cannot be created .*set SPECEDGE_HOME elsewhere"):
         store.make_folder()
-
-
-# --- find -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_wins_then_the_store(tmp_path: Path, models: Path) -> None:
@@ -164,9 +158,6 @@ def test_bad_names(name: str) -> None:
         store.check_name(name)
 
 
-# --- installed --------------------------------------------------------------------------------------------------------
-
-
 def test_installed_lists_the_store(models: Path) -> None:
     make(models / "b")
     make(models / "a")
@@ -177,9 +168,6 @@ def test_installed_lists_the_store(models: Path) -> None:
     found = store.installed()
     assert [item.name for item in found] == ["a", "b"]
     assert found[0].path == models / "a" and found[0].size_bytes == 102
-
-
-# --- remove -----------------------------------------------------------------------------------------------------------
 
 
 def test_remove_takes_the_folder_and_nothing_else(models: Path) -> None:

@@ -1,8 +1,4 @@
-"""Published models in every form that people have them in: the same bundle, the same text.
-
-SPECEDGE_REAL_MODELS names a folder with faster-whisper's folders `tiny.en`, `base` and `base-b` (another conversion of
-base), as CTranslate2's converter wrote them, with float16 weights.
-"""
+"""Published models in every form that people have them in: the same bundle, the same text."""
 
 from __future__ import annotations
 

@@ -34,19 +34,6 @@ def test_a_terminal_shows_share_and_amounts_and_is_wiped() -> None:
     assert terminal.getvalue().endswith("\r\x1b[K") and "\n" not in terminal.getvalue()
 
 
-def test_lines_of_their_own_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    pipe = io.StringIO()
-    with Progress(100, "s", "talk.wav", stream=pipe, every_s=10) as progress:
-        for done in range(1, 26):  # a second each
-            now[0] += 1
-            progress.update_to(4 * done)
-    lines = pipe.getvalue().splitlines()
-    assert len(lines) == 3
-    assert " 40%" in lines[0] and " 80%" in lines[1] and "100%" in lines[2] and "\r" not in pipe.getvalue()
-
-
 def test_audio_shows_times_speed_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
@@ -60,18 +47,6 @@ def test_audio_shows_times_speed_and_what_is_left(monkeypatch: pytest.MonkeyPatc
     now[0] += 10.0
     endless.update_to(65.0)
     assert terminal.getvalue().endswith("stdin  1:05  6.5x")
-
-
-def test_redraws_are_rare_and_more_than_the_total_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    terminal = Terminal()
-    progress = Progress(10, stream=terminal)
-    for _ in range(1000):
-        progress.update(1)
-        now[0] += 0.001
-    assert 9 <= terminal.getvalue().count("\r") <= 12
-    assert "100%" in terminal.getvalue()
 
 
 def test_a_line_fits_the_terminal_and_gives_way_to_a_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return err
 
 
-# -------------------------------------------------------------------------------------------------- inputs, other kinds
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -89,7 +88,6 @@ def test_a_transcript_takes_no_other_file_s_place(here: Path, capsys: pytest.Cap
     assert {path: path.read_bytes() for path in before} == before
 
 
-# --------------------------------------------------------------------------------------------------- stopped on the way
 def _stopped(*arguments: str, number: int = signal.SIGINT) -> str:
     """What a transcription says that is stopped after some segments."""
     command = [sys.executable, str(FAKE_CLI), "--signal", str(int(number)), "--", "transcribe", *arguments]
@@ -138,7 +136,6 @@ def test_mode_and_link_of_a_transcript_are_kept(here: Path, monkeypatch: pytest.
     assert os.listdir("real") == ["talk.txt"] and os.listdir("out") == ["talk.txt"]
 
 
-# ----------------------------------------------------------------------------------------------------- pipes as inputs
 @posix_only
 def test_a_pipe_in_the_cache_is_as_good_as_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.json")

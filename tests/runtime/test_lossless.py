@@ -1,7 +1,4 @@
-"""Real graphs with random weights: whatever is drafted, a window's tokens and numbers are those of plain decoding.
-
-`test_decode.py` has the same with made-up engines; here rows share kernels, and keys and values are kept.
-"""
+"""Real graphs with random weights: whatever is drafted, a window's tokens and numbers are those of plain decoding."""
 
 from __future__ import annotations
 

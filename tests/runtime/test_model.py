@@ -162,15 +162,6 @@ def test_detect_language_of_audio_and_of_features(model: specedge.WhisperModel) 
         model.detect_language(features=np.zeros((3, 7), np.float32))
 
 
-def test_a_window_that_is_decoded_again_is_logged(
-    english: specedge.WhisperModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    sound = SOUND[: 3 * RATE]
-    with caplog.at_level(logging.INFO):
-        list(english.transcribe(sound, temperature=(0.0, 0.5), log_prob_threshold=0.0, no_speech_threshold=None)[0])
-    assert caplog.text.count("0.0 s: the text repeats itself or is unlikely: the next temperature") == 1
-
-
 def test_an_english_model_says_english(english: specedge.WhisperModel, caplog: pytest.LogCaptureFixture) -> None:
     assert english.supported_languages == ["en"] and not english.is_multilingual
     assert english.detect_language(SOUND) == ("en", 1.0, [("en", 1.0)])

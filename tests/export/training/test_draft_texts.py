@@ -60,17 +60,6 @@ def test_what_the_draft_has_no_token_for_is_left_out_and_the_rows_stay_right() -
     assert short.ids == text.ids[:5] and short.rows.tolist() == [-1, -1, 2, 4, -1]
 
 
-def test_another_vocabulary_is_taught_the_same_text_without_distributions() -> None:
-    target = Tokenizer(table("multilingual")[:5000], toy_special(5000))
-    draft = Tokenizer(table("gpt2")[:6000], toy_special(6000, languages=()))
-    words = " The pump's bearing overheated."
-    ids = [*target.special.prompt("en"), *target.encode(words), target.special.eot]
-    between = AcrossWords(draft, target)
-    (text,) = draft_texts([heard(ids, 3)], between, 64, is_alike=False)
-    assert list(text.ids) == [*draft.special.prompt(), *draft.encode(words), draft.special.eot]
-    assert (text.rows == -1).all()
-
-
 def test_a_text_that_the_draft_cannot_be_asked_for_is_left_out() -> None:
     target = Tokenizer(table("multilingual")[:5000], toy_special(5000))
     draft = Tokenizer(table("gpt2")[:6000], toy_special(6000, languages=()))

@@ -119,15 +119,6 @@ def test_the_loss_is_cross_entropy_and_the_weighed_divergence_of_the_known_rows(
         assert float(taught.loss([text])) == pytest.approx(float(entropy + 0.5 * divergence), rel=1e-4)
 
 
-def test_a_teacher_of_another_version_gives_the_draft_s_ids_and_nothing_to_what_it_has_not() -> None:
-    table = torch.from_numpy(np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32))
-    counterparts = np.array([0, 1, -1, 2, 4])  # of the target's five tokens; the draft's 3 is its own
-    hidden = torch.ones(1, 3)
-    probabilities = Teacher(table, counterparts, 5).log_probs(hidden)[0].exp()
-    wanted = torch.softmax((hidden @ table.T)[0, [0, 1, 3, 4]], -1)
-    assert torch.allclose(probabilities[[0, 1, 2, 4]], wanted) and float(probabilities[3]) == 0
-
-
 def test_training_moves_to_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     teacher = Teacher(matrix(), np.arange(1000), 1000)
     check_moves(trainer(tmp_path, teacher), monkeypatch)

@@ -16,8 +16,6 @@ from specedge.runtime.audio.audio import SAMPLE_RATE, RawFormat, open_audio
 from specedge.runtime.audio.wav import ByteReader
 from support.sound import NOISE, Pipe, decode, posix_only, wav_bytes
 
-# --- bad samples, broken files, errors
-
 
 def test_nan_and_infinity_become_silence_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     samples = NOISE.copy()

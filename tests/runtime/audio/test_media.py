@@ -117,16 +117,6 @@ def test_the_sound_of_a_video_is_read_or_missed(tmp_path: Path, caplog: pytest.L
         open_audio(tmp_path / "0.mp4")
 
 
-def test_flac_without_a_length_has_no_duration(tmp_path: Path) -> None:
-    data = bytearray(_written(tmp_path / "x.flac", "flac"))
-    # STREAMINFO begins at byte 8; its total sample count is the low 36 bits of bytes 18 to 25 from the file's start.
-    data[21] &= 0xF0
-    data[22:26] = bytes(4)
-    with open_audio(io.BytesIO(data)) as stream:
-        assert stream.duration_s is None
-    assert len(decode(io.BytesIO(data))) == len(SPEECH_LIKE)
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_whole_file_has_its_length_and_no_warning(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture

@@ -183,15 +183,6 @@ def test_the_maximum_is_the_files_and_a_pipes_is_what_was_read() -> None:
     np.testing.assert_allclose(pipe.window(N_FRAMES)[0], expected[:, second], rtol=0, atol=1e-4)
 
 
-def test_windows_go_forwards_only() -> None:
-    stream = mel.MelStream(Source(SIGNALS["too long"]), 80, N_FRAMES)
-    stream.window(10)
-    with pytest.raises(ValueError, match="forwards"):
-        stream.window(8)
-    with pytest.raises(ValueError, match="forwards"):
-        mel.MelStream(Source(SIGNALS["half"]), 80, N_FRAMES).window(-1)
-
-
 def test_the_stream_is_read_no_further_than_the_window() -> None:
     source = Source(speech_like(20 * N_FRAMES * HOP))
     stream = mel.MelStream(source, 80, N_FRAMES)
@@ -217,18 +208,6 @@ def test_memory_does_not_grow_along_the_stream() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 << 20
-
-
-def test_audio_that_cannot_be_opened_again_is_read_as_a_pipe() -> None:
-    samples = speech_like(3 * N_FRAMES * HOP)
-
-    def again() -> Source:
-        raise AudioError("gone")
-
-    gone = mel.MelStream(Source(samples), 80, N_FRAMES, again=again)
-    pipe = mel.MelStream(Source(samples), 80, N_FRAMES)
-    for start in (0, 200):
-        np.testing.assert_array_equal(gone.window(start)[0], pipe.window(start)[0])
 
 
 def test_the_bits_are_those_of_other_numpy_kernels() -> None:

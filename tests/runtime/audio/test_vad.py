@@ -17,7 +17,6 @@ from specedge.models import catalogue, store
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.audio.vad import FRAME_SAMPLES, Piece, SileroDetector, Span
 from specedge.runtime.longform.segments import Segment, Word
-from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.longform.vad_filter import (
     SpeechAudio,
     SpeechMap,
@@ -25,10 +24,7 @@ from specedge.runtime.longform.vad_filter import (
     find_speech,
     make_detector,
 )
-from specedge.runtime.options import TranscribeOptions
 from support.exported import bundle
-from support.fake_engine import Script, ScriptedEngine, special_tokens, words
-from support.fake_engine import bundle as fake_bundle
 from support.noise import SAMPLES, speech
 
 
@@ -92,9 +88,6 @@ span_lists = st.lists(st.integers(0, 90_000), unique=True, max_size=12).map(
 )
 
 
-# ---- the stream ------------------------------------------------------------------------------------------------
-
-
 @given(
     values=st.lists(st.sampled_from([0.0, 0.4, 0.9]), max_size=60),
     repeat=st.sampled_from([1, 7, 30]),
@@ -137,42 +130,6 @@ def test_audio_without_speech_is_an_empty_stream() -> None:
     assert stream.restored(segment(1.0, 2.0)) == segment(1.0, 2.0)
 
 
-def test_a_transcription_of_it_has_the_times_of_the_original() -> None:
-    special = special_tokens()
-    begin = special.timestamp_begin
-    said = [begin, *words(" the", " pump"), begin + 50, begin + 50, *words(" is"), begin + 100, begin + 100]
-    engine = ScriptedEngine(special, [Script(tokens=said)])
-    values = [0.0] * 100 + [0.9] * 32 + [0.0] * 100 + [0.9] * 30
-    options = VadOptions(speech_pad_ms=0, min_silence_duration_ms=100)
-    audio = open_audio(numbered(len(values) * FRAME_SAMPLES))
-    stream: Any = SpeechAudio(audio, options, detector=Scripted([*values, 0.0]))
-    stream.again = lambda: None
-    result = transcribe(engine, fake_bundle(special), stream, TranscribeOptions(language="en"))
-    assert [(s.text, s.start, s.end) for s in map(stream.restored, result)] == [
-        (" the pump", 3.2, 4.2),
-        (" is", 4.2, 8.4),
-    ]
-    assert result.duration_s == pytest.approx(stream.duration_after_vad_s, abs=0.01)
-
-
-def test_the_duration_of_a_pipe_is_known_at_its_end() -> None:
-    class Pipe:
-        name, duration_s = "pipe", None
-
-        def __init__(self) -> None:
-            self.n_left = 40_000
-
-        def read(self, n_samples: int) -> NDArray[np.float32]:
-            n = min(n_samples, self.n_left)
-            self.n_left -= n
-            return np.zeros(n, np.float32)
-
-    stream = SpeechAudio(Pipe())
-    assert stream.duration_s is None
-    stream.read(1)
-    assert stream.duration_s == 2.5
-
-
 def test_memory_does_not_grow_with_the_length() -> None:
     class Endless:
         """Eight minutes: four seconds of babble, eight of hiss, and so on."""
@@ -207,9 +164,6 @@ def test_memory_does_not_grow_with_the_length() -> None:
         tracemalloc.stop()
     assert source.at == 480 * 16_000 and 20 < len(stream.times.spans) < 100
     assert now - before < 500_000 and peak - before < 4_000_000
-
-
-# ---- times -----------------------------------------------------------------------------------------------------
 
 
 @given(spans=span_lists, times=st.lists(st.floats(0, 8), min_size=1, max_size=20))
@@ -256,9 +210,6 @@ def _theirs(module: Any, item: Segment) -> Any:
         words=words,
         temperature=0.0,
     )
-
-
-# ---- Silero ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

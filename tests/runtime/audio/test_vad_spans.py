@@ -73,20 +73,6 @@ def test_equal_to_faster_whisper(values: list[float], options: VadOptions, rest:
     assert speech_spans(values, n_samples, options) == theirs(values, n_samples, options)
 
 
-@given(values=probabilities(), options=vad_options())
-def test_pieces_come_in_order_and_nothing_let_go_is_wanted_again(values: list[float], options: VadOptions) -> None:
-    finder = SpanFinder(options)
-    held_from = at = 0
-    for value in values:
-        assert finder.held_from >= held_from
-        held_from = finder.held_from
-        for piece in finder.push(value):
-            assert held_from <= piece.start <= piece.end and (piece.is_new or piece.start == at)
-            at = piece.end
-    for piece in finder.finish(len(values) * FRAME_SAMPLES):
-        assert held_from <= piece.start <= piece.end
-
-
 @pytest.mark.parametrize(
     ("level", "max_speech_s"), [(0.4, math.inf), (0.4, 7200.0), (0.9, 7200.0), (0.9, math.inf), (0.0, math.inf)]
 )

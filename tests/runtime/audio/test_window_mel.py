@@ -30,15 +30,3 @@ def test_other_bands_of_a_window_are_those_of_a_stream_of_them(own: int, other: 
             # The peak of the other bands is estimated: only what lies below the floor can differ, and by little.
             assert np.abs(got - wanted).max() < 0.08
             assert (np.abs(got - wanted) > 1e-5).mean() < 0.6
-
-
-def test_what_was_not_kept_cannot_be_had() -> None:
-    with pytest.raises(ValueError, match="was not kept"):
-        WindowMel(np.zeros((80, 10), np.float32), None, 0.0, 10)(128)
-
-
-def test_a_spectrum_is_kept_only_when_wanted() -> None:
-    with open_audio(speech(SAMPLES[0])) as stream:
-        mels = MelStream(stream, 80, N_FRAMES)
-        mels.window(0)
-        assert mels.last_power is None

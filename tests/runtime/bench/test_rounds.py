@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from specedge.errors import UsageError
-from specedge.runtime.bench.recommendation import Spread
 from specedge.runtime.bench.rounds import WARM_UP, Heard, Rounds, Timer, measure_rounds
 from specedge.runtime.decoding.statistics import Speculation
 from specedge.runtime.longform.segments import Segment
@@ -80,17 +79,6 @@ def test_every_drafter_is_first_and_last_in_turn() -> None:
     assert machine.begun == [WARM_UP, 0, 1]
 
 
-def test_the_warm_up_is_no_round_and_ratios_are_within_a_round() -> None:
-    found = Machine({"none": 2.0, "a": 1.0, "b": 4.0}, slower=1.5).measure(3)
-    assert len(found.sums) == 3 and found.duration_s == 14.0
-    # Rounds get slower and slower; what a drafter is worth does not.
-    assert found.spread("none", lambda sums: sums.decoder_s) == Spread(6.0, 4.0, 9.0)
-    assert found.speed_up("a", lambda sums: sums.decoder_s) == Spread(2.0, 2.0, 2.0)
-    assert found.speed_up("b", lambda sums: sums.decoder_s) == Spread(0.5, 0.5, 0.5)
-    assert found.speed_up("none", lambda sums: sums.total_s) == Spread(1.0, 1.0, 1.0)
-    assert found.sums[0]["a"].counted.tokens == 6
-
-
 def test_without_time_for_one_round_it_is_said() -> None:
     machine = Machine(dict.fromkeys(NAMES, 1.0), 50.0)
     with pytest.raises(UsageError, match=r"one round of none, a, b within 50 s: give a larger --budget"):
@@ -104,9 +92,3 @@ def test_who_would_eat_the_budget_is_left_out_and_the_others_have_their_round() 
     assert [set(sums) for sums in found.sums] == [{"none", "b"}] * len(found.sums) and len(found.sums) >= 1
     assert list(found.fewer) == ["a"] and "plain decoding took 6.0 s" in found.fewer["a"]
     assert machine.now_s < 120.0 and found.with_drafter("a") == []
-
-
-def test_another_text_and_a_dropped_drafter_are_told() -> None:
-    found = Machine(dict.fromkeys(NAMES, 1.0), says={"b": "other"}, drops="a").measure(1)
-    assert found.different == {"none": 0, "a": 0, "b": 4}
-    assert found.dropped == {"a": "broken"}

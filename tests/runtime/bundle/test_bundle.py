@@ -37,9 +37,6 @@ def refusal(path: str | Path, *, verify: bool = True) -> str:
     return str(caught.value)
 
 
-# --- what works -------------------------------------------------------------------------------------------------------
-
-
 def test_an_untouched_bundle_opens(folder: Path) -> None:
     opened = Bundle.open(folder)
     assert opened.manifest.dims.n_vocab == 317
@@ -79,9 +76,6 @@ def test_what_operating_systems_leave_behind_is_ignored(folder: Path, name: str)
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"x")
     Bundle.open(folder)
-
-
-# --- changed contents -------------------------------------------------------------------------------------------------
 
 
 def test_every_changed_byte_of_every_file_is_refused(folder: Path) -> None:
@@ -130,9 +124,6 @@ def test_sparse_gigabytes_are_refused_by_size_at_once(folder: Path) -> None:
     with open(folder / "decoder.data", "r+b") as file:
         file.truncate(8 << 30)
     assert "8589934592 bytes, expected 64" in refusal(folder)
-
-
-# --- the folder -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,6 @@ def refusal(path: Path) -> str:
     assert time.monotonic() - start_s < 5.0  # the promise is 1 s; a busy machine may take longer
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-# --- writing and reading back -----------------------------------------------------------------------------------------
 
 
 def test_the_manifest_round_trips_to_the_same_bytes(folder: Path) -> None:
@@ -86,9 +82,6 @@ def test_a_writer_cannot_write_what_a_reader_refuses(changes: dict[str, Any], me
     assert message in str(caught.value)
 
 
-# --- changed bytes ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("flip", [0x20, *(pytest.param(flip, marks=pytest.mark.slow) for flip in (0x01, 0x04))])
 def test_every_changed_byte_of_the_manifest_is_refused(folder: Path, flip: int) -> None:
     """By syntax, by value or by its own hash; another spelling of a value (1E-05) is the same manifest."""
@@ -111,8 +104,6 @@ def test_a_changed_value_is_found_by_the_hash_of_the_manifest(value: Any) -> Non
     del changed["manifest_sha256"]
     assert Manifest.from_bytes(json.dumps(changed).encode(), "m.json").max_initial_timestamp_index == 49
 
-
-# --- the bytes of the manifest ----------------------------------------------------------------------------------------
 
 GOOD_HEAD = b'{"format": "specedge-bundle", "version": 6, '
 
@@ -178,8 +169,6 @@ def test_an_older_version_says_what_to_do(version: int, folder: Path) -> None:
         "export or pull the model again"
     )
 
-
-# --- the values of the manifest ---------------------------------------------------------------------------------------
 
 ENTRY = {"size": 1, "sha256": ZERO}
 DROP = object()
@@ -327,16 +316,3 @@ def test_a_million_listed_files_are_refused(value: Any) -> None:
     changed = {**value, "files": {f"f{i}": ENTRY for i in range(5000)}}
     with pytest.raises(BundleError, match="files: found an object of 5000, expected at most 4096 members"):
         Manifest.from_bytes(json.dumps(changed).encode(), "m.json")
-
-
-# --- mutation ---------------------------------------------------------------------------------------------------------
-
-
-def _places(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield keys
-    if isinstance(value, dict):
-        for key, child in value.items():
-            yield from _places(child, (*keys, key))
-    elif isinstance(value, list):
-        for i, child in enumerate(value):
-            yield from _places(child, (*keys, i))

@@ -28,9 +28,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# ---- what is printed and written ------------------------------------------------------------------------------
-
-
 def test_text_is_printed_as_segments(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["transcribe", wav("a.wav"), "-l", "en"]) == 0
     captured = capsys.readouterr()
@@ -127,8 +124,6 @@ def test_an_output_that_replaces_its_input_is_refused(
     assert main.main(["transcribe", "a.txt", "-o", "."]) == 2
     assert "would replace the input" in capsys.readouterr().err and model == []
 
-
-# ---- the table: command, exit code, line ----------------------------------------------------------------------
 
 LINES: list[tuple[list[str], int, str]] = [
     (["transcribe"], 2, "Missing argument 'FILE...' (see `specedge transcribe --help`)"),
@@ -321,9 +316,6 @@ def test_warnings_of_the_library_are_lines_of_the_command(
     assert capsys.readouterr().err == "specedge: warning: odd file\n"
     logging.getLogger("specedge").warning("after")
     assert "after" in caplog.text, "the process's own logging is left as it was"
-
-
-# ---- help -----------------------------------------------------------------------------------------------------
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,6 @@ from specedge.runtime.cli import main
 from specedge.runtime.cli.request import Request
 from specedge.runtime.cli.transcribe import transcribe as command
 from specedge.runtime.options import (
-    FALLBACK_TEMPERATURES,
     TranscribeOptions,
 )
 from specedge.runtime.output.formats import SubtitleOptions
@@ -105,13 +104,6 @@ def test_every_flag_of_openai_whisper_is_known() -> None:
     known = {name.replace("-", "_") for param in command.params for name in param.opts}
     flags = {name.replace("-", "_") for action in openai_whisper.parser()._actions for name in action.option_strings}
     assert flags - known == {"_h", "__help"}, "click adds help by itself"
-
-
-def test_the_defaults_are_those_of_the_options(requested: Parse) -> None:
-    request = requested("a.wav")
-    assert request.options == TranscribeOptions() and request.subtitles == SubtitleOptions()
-    assert request == Request(files=("a.wav",))
-    assert request.options.temperature == FALLBACK_TEMPERATURES
 
 
 @pytest.mark.parametrize(

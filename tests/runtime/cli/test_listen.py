@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specedge.models import store
 from specedge.runtime import model as models
@@ -116,9 +113,6 @@ def test_arguments_that_cannot_be(
     assert message in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 
 
-# ---- how it looks ----------------------------------------------------------------------------------------------
-
-
 def update(confirmed: str, tentative: str, start_s: float = 0.0, end_s: float = 0.0, *, ends: bool = False) -> Any:
     return LiveUpdate(confirmed=confirmed, tentative=tentative, start_s=start_s, end_s=end_s, ends_utterance=ends)
 
@@ -183,23 +177,3 @@ def test_a_terminal_is_redrawn_in_place() -> None:
         "one two three\nfour",
         "four\n",
     ]
-
-
-@given(
-    pieces=st.lists(
-        st.tuples(st.text(alphabet=" ab中é", max_size=30), st.text(alphabet=" xy中", max_size=30)), max_size=8
-    ),
-    columns=st.integers(4, 20),
-)
-def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(pieces: list[tuple[str, str]], columns: int) -> None:
-    out = io.StringIO()
-    text = LiveText(out, columns=columns)
-    for confirmed, tentative in pieces:
-        text.show(update(confirmed, tentative))
-    text.close()
-    drawn = out.getvalue().replace(DIM, "").replace(PLAIN, "")
-    for line in re.split(r"\r\x1b\[K|\n", drawn):
-        assert sum(2 if c == "中" else 1 for c in line) < columns
-    # What stays on the screen: of each line what was drawn last, without what was dimmed.
-    rows = [re.sub(r"\x1b\[2m.*", "", row.rpartition(CLEAR)[2]) for row in out.getvalue().split("\n")]
-    assert "".join("".join(rows).split()) == "".join("".join(confirmed for confirmed, _ in pieces).split())

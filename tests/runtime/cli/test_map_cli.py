@@ -5,17 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zlib
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
-from specedge.runtime.cli import map as token_maps
 from specedge.runtime.cli.main import main
-from specedge.runtime.text.tokenizer import unpack_table
 from support.bundles import write_bundle
 from support.paths import DEMO
 
@@ -76,17 +71,6 @@ def test_a_new_map_says_which_models_it_fits_and_the_next_command(
     said, then = capsys.readouterr().err.splitlines()
     assert said.endswith(" tokens; fits models with the same vocabulary alone")
     assert " -m mine --drafter tokenmap " in then
-
-
-@pytest.mark.parametrize(
-    ("name", "n_text", "kind", "example"),
-    [("multilingual", 50257, "multilingual", "tiny"), ("gpt2", 50256, "English-only", "tiny.en")],
-)
-def test_the_published_vocabularies_are_known(name: str, n_text: int, kind: str, example: str) -> None:
-    table = files("specedge.models").joinpath("vocabularies", f"{name}.bin.z").read_bytes()
-    fingerprint = text_fingerprint(unpack_table(zlib.decompress(table), name), n_text)
-    assert token_maps._fitting(fingerprint).startswith(f"fits every {kind} Whisper ({example}, ")
-    assert token_maps._known_that_fit(fingerprint)[0] == example
 
 
 def test_the_same_text_gives_the_same_bytes_from_a_pipe_and_in_other_shapes(
@@ -159,29 +143,6 @@ def test_budget_and_merge(corpus: Path, capsys: pytest.CaptureFixture[str]) -> N
     capsys.readouterr()
     assert main(["map", "show", str(merged), "the brake", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["count"] == 9
-
-
-def test_what_a_map_says_as_text(
-    corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = _build(corpus)
-    capsys.readouterr()
-    monkeypatch.setenv("COLUMNS", "60")
-    assert main(["map", "show", str(path), "--top", "5"]) == 0
-    shown = capsys.readouterr().out
-    facts, _, lines_below = shown.partition("  count  sure  key > what follows\n")
-    lines = lines_below.splitlines()
-    assert "sentences   12" in facts
-    assert 3 <= len(lines) <= 5 and max(map(len, lines)) <= 60, "one line for each of the sentences, at least"
-    assert all(any(word in line for line in lines) for word in ("pump two", "pump nine", "motor two"))
-    assert main(["map", "show", str(path), "check the fuse on", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert row["key"].endswith("fuse on") and row["follows"].startswith(" motor two") and row["count"] == 4
-    assert row["sure"] == 1.0 and row["ends"] is True
-    assert main(["map", "show", str(path), "zebra zebra"]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == "" and "the map has nothing that follows this text" in captured.err
-    assert main(["map", "show", "no.tmap"]) != 0
 
 
 def test_the_cache_is_shown_exported_and_cleared(

@@ -96,9 +96,6 @@ def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[
     return captured.out, captured.err
 
 
-# ---- formats --------------------------------------------------------------------------------------------------
-
-
 def test_subtitles_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, wav("a.wav"), "-f", "srt") == (SRT, "")
     out, _ = run(capsys, "a.wav", "-f", "vtt")
@@ -148,9 +145,6 @@ def test_a_file_that_fails_half_way_leaves_no_output(capsys: pytest.CaptureFixtu
     says(spoken(0.0, " the"), stops=transcribe_files.AudioError("a.wav: broke off"))
     _, err = run(capsys, wav("a.wav"), "-o", "out", code=3)
     assert os.listdir("out") == [] and err == "specedge: error: a.wav: broke off\n"
-
-
-# ---- folders --------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_of_files(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,17 +208,6 @@ def test_a_terminal_shows_times_unless_a_format_is_asked_for(monkeypatch: pytest
     assert shown(monkeypatch, Terminal(), "a.wav", "-q")[0] == SENTENCE
     monkeypatch.delenv("NO_COLOR")
     assert "\x1b[2m[00:00" in shown(monkeypatch, Terminal(), "a.wav")[0]
-
-
-def test_the_bar_stays_while_text_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, err = shown(monkeypatch, io.StringIO(), wav("a.wav", 5.0))
-    assert out == SENTENCE * 5 and "a.wav  [####" in err
-    assert err.count("\r\x1b[K") <= err.count("a.wav") + 1, "wiped once, at the end"
-    _, err = shown(monkeypatch, io.StringIO(), "a.wav", wav("b.wav"))
-    assert "1/2 a.wav  [" in err and "2/2 b.wav  [" in err and " left\r" in err
-
-
-# ---- what is said ---------------------------------------------------------------------------------------------
 
 
 def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str], says: Any) -> None:
@@ -331,13 +314,6 @@ def test_a_cut_audio_context_is_told(
     assert json.loads(out)["audio_context"] == {**expected, "encoded_again": 0}
 
 
-def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], says: Any) -> None:
-    says(speculation=Speculation(), encoder_s=0.0)
-    _, err = run(capsys, wav("a.wav"), "--stats", "-v")
-    assert "suspected" not in err
-    assert "language de (0.75), 0 segments" in err and "0 tokens in 0 passes\n" in err
-
-
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -370,9 +346,6 @@ def test_maps_need_a_drafter_that_reads_them(
     assert err.endswith("the drafter none reads no token maps; use tokenmap, ctc, draft or auto\n")
 
 
-# ---- voice activity and models --------------------------------------------------------------------------------
-
-
 def test_times_after_the_filter_are_those_of_the_audio(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
 ) -> None:
@@ -401,9 +374,6 @@ def test_a_folder_of_models(capsys: pytest.CaptureFixture[str], model: list[Any]
         assert main.main(["transcribe", wav("a.wav"), "--model", name, "--model_dir", "models"]) == 0
     assert [path for path, _ in model] == [Path("models/small"), Path("other")]
     assert [threads for _, threads in model] == [None, None]
-
-
-# ---- speculative sampling and other vocabularies ----------------------------------------------------------------
 
 
 @pytest.fixture

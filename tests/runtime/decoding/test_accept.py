@@ -43,18 +43,6 @@ def chi_square(tokens: list[int]) -> float:
     return float(((counts[:4] - expected) ** 2 / expected).sum())
 
 
-def test_what_is_left_of_siblings_was_not_drawn() -> None:
-    """When a sibling is cut or not verified, the other's distribution is not what it was drawn from."""
-    drawn = [(np.array([7, 8]), np.array([0.5, 0.5]))] * 2
-    proposed = DraftTree(tokens=np.array([7, 8]), parents=np.array([-1, -1]), drawn=drawn)
-    guard = Guard(Scripted(lambda context, budget: proposed))
-    context = DraftContext(prompt=(), sampled=(), position=0)
-    cut = guard.propose(context, 9, n_vocab=100, useless={8})
-    assert [(c.token, c.drawn) for c in cut.siblings([0])] == [(7, None)]
-    short = guard.propose(context, 1, n_vocab=100, useless=())
-    assert [(c.token, c.drawn) for c in short.siblings([0])] == [(7, None)]
-
-
 def test_a_drawn_draft_that_no_rule_allows_is_refused_by_what_it_was_drawn_from() -> None:
     """Two fifths of what is drawn are forbidden to the target. Cut away, that part of q would be lost."""
     q = np.array([0.1, 0.1, 0.1, 0.3, 0.4])  # the last token is forbidden
@@ -137,7 +125,6 @@ def test_threshold_believes_the_drafter_but_not_against_the_rules() -> None:
     assert choose(Threshold(), Candidate(token=2, conf=math.nan), Candidate(token=1, conf=0.9)) == 1
 
 
-# --------------------------------------------------------------------------------------------------- whole windows
 def window(rule: AcceptanceRule, temperature: float, drafter: Any = None) -> Any:
     rules = build_rules(SPECIAL, space_ids=[32], suppressed=[33], timestamps=True, max_initial_timestamp_index=20)
     chosen = DecodeOptions(rules=rules, n_text_ctx=48, temperature=temperature, acceptance=rule)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -27,20 +25,6 @@ def test_measure_covers_every_size_and_never_falls() -> None:
     seconds = list(found.pass_s.values())
     assert seconds == sorted(seconds) and seconds[0] > 0 and found.encode_s > 0
     assert found.rounds == 1 and found.threads == 2
-
-
-@pytest.mark.slow
-def test_measure_tells_what_several_paths_take_beyond_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = engine()
-    assert model.n_paths > 1
-    forward_paths = model.forward_paths
-
-    def slow(*args: Any) -> Any:
-        time.sleep(0.05)
-        return forward_paths(*args)
-
-    monkeypatch.setattr(model, "forward_paths", slow)
-    assert 0.04 < measure(model, rounds=1).paths_s < 1.0
 
 
 def test_a_profile_comes_back_as_it_was_kept() -> None:

@@ -300,27 +300,6 @@ def test_parents_that_make_no_tree_end_a_drafter(parents: list[int]) -> None:
     assert guard.error is not None and "parent" in guard.error
 
 
-def test_the_path_that_is_right_is_followed_and_told() -> None:
-    chosen = options(n_text_ctx=64)
-    plain = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen)
-
-    def propose(context: DraftContext, budget: int) -> DraftTree:
-        right = list(plain.tokens[len(context.sampled) :][:4])
-        wrong = [(token + 1) % 30 for token in right]
-        return tree(wrong, [*right[:1], *wrong[1:]], right)
-
-    drafter = Scripted(propose)
-    engine = HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50)
-    result = decode_window(engine, FEATURES, PROMPT, chosen, drafter)
-    assert result.tokens == plain.tokens
-    first, second = drafter.verdicts[:2]
-    assert first.n_accepted == 0 and first.rejected == 0, "the prompt's pass takes the best path only"
-    assert second.n_accepted == 4 and second.accepted == second.drafted == plain.tokens[1:5]
-    assert len(second.nodes) == 4 and second.rejected is None and set(second.nodes) < set(second.evaluated)
-    assert [verdict.n_accepted for verdict in drafter.verdicts[1:5]] == [4] * 4
-    assert drafter.windows[0].n_paths == 4
-
-
 class Constant(FakeEngine):
     """The same row for every prefix."""
 

@@ -102,7 +102,6 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specedge.runtime.engine.exactness._known", {})
 
 
-# ------------------------------------------------------------------------------------------------------- the probe
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_sound_machine_is_found_sound(precision: str) -> None:
     found = probe_shortly(Engine(bundle(precision), threads=2, cache=False))
@@ -162,7 +161,6 @@ def test_nobody_asks_for_plain_decoding(cache: Path, forgetful: None, probes: li
     assert list(segments) and not probes
 
 
-# ------------------------------------------------------------------------------------------------- an inexact machine
 def test_beams_share_passes_only_where_rows_are_exact(
     cache: Path, forgetful: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,14 +100,6 @@ def test_equal_to_the_oracle(seed: int, sampled: list[int], timestamps: bool, li
     np.testing.assert_array_equal(row, np.array(expected, np.float32))
 
 
-def test_control_tokens_are_suppressed_whatever_the_bundle_lists() -> None:
-    row = flat()
-    rule_set(timestamps=False).apply(row, [65])
-    s = SPECIAL
-    assert not allowed(row) & {s.transcribe, s.translate, s.sot, s.sot_prev, s.sot_lm, s.no_speech, *NON_SPEECH}
-    assert s.no_timestamps in allowed(row), "openai-whisper forbids it only together with timestamps"
-
-
 def test_ids_after_the_timestamps_are_no_timestamps() -> None:
     special = special_tokens(n_timestamps=61, n_extra=3)
     extra = special.n_vocab - 1
@@ -142,7 +134,6 @@ def test_equal_to_transformers(seed: int, sampled: list[int]) -> None:
     np.testing.assert_array_equal(ours, theirs)
 
 
-# ------------------------------------------------------------------------------------------ penalties for repetition
 def ctranslate2s_penalty(row: np.ndarray, sampled: list[int], penalty: float) -> np.ndarray:
     expected = row.copy()
     for token in set(sampled):

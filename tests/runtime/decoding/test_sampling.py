@@ -57,7 +57,6 @@ def test_log_probabilities_are_torchs(shift: float) -> None:
     assert log_softmax_at(row, 7, peak, scratch=row) == found[7] and not np.array_equal(row, before), "used up"
 
 
-# --------------------------------------------------------------------------------------------------- whole windows
 def test_a_run_is_repeated_by_its_key() -> None:
     def run(**more: Any) -> Any:
         return decode_window(HashEngine(SPECIAL), b"x", PROMPT, options(temperature=1.0, **more))

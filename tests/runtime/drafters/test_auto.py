@@ -29,9 +29,6 @@ PROMPT = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
 WINDOW = WindowContext(features=None, prompt=(1, 2), n_vocab=500, n_sample=200, eot=400, timestamp_begin=401, n_paths=3)
 
 
-# ---- who gets the next window ------------------------------------------------------------------------------------
-
-
 def played(account: Account, takes: dict[str, float], n_windows: int, n_tokens: int = 16) -> list[str]:
     """Who had each window, where each candidate takes so many plain passes a token; plain decoding takes one."""
     had = []
@@ -77,9 +74,6 @@ def test_a_change_of_voice_is_followed() -> None:
     assert played(account, OTHER_VOICE, 40).count("tokenmap") > 30
     back = played(account, KNOWN_VOICE, 60)
     assert back[-20:].count("ctc") > 15
-
-
-# ---- at work -----------------------------------------------------------------------------------------------------
 
 
 def auto(*drafters: Drafter, weighs: bool = True, costs: CostTable = FREE) -> AutoDrafter:
@@ -226,11 +220,6 @@ def test_what_never_comes_true_costs_next_to_nothing(
     first, _ = played.windows(60, n_tokens)
     later, _ = played.windows(300, n_tokens)
     assert first < 1.05 + (window_s + 1) / (n_tokens + 1) / 20 and later < 1.03
-
-
-def test_a_machine_that_is_slow_for_a_while_is_no_fault_of_the_drafts(clock: list[float]) -> None:
-    speeds = [1.0, 1.0, 1.0, 3.0, 3.0, 1.0, 5.0, 5.0, 5.0, 1.0]
-    assert Played(clock, rate=0.8, speed=lambda at: speeds[at % 10]).windows(200, 40)[0] < 0.65
 
 
 def decoded(seed: int, drafter: Any, **more: Any) -> WindowResult:

@@ -1,8 +1,4 @@
-"""Each mistake of the published cross-version code, which this one must not make (Chheda 2025; algorithms 1.3).
-
-It dropped the accepted tokens before a refused one, took no bonus token, prompted the draft in the target's ids, and
-turned the draft's timestamps into ends of text. Layouts are the published ones; drafts are scripted.
-"""
+"""Each mistake of the published cross-version code, which this one must not make (Chheda 2025; algorithms 1.3)."""
 
 from __future__ import annotations
 

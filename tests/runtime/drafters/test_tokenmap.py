@@ -128,24 +128,6 @@ def test_the_papers_settings(pumps: TokenMap) -> None:
     assert parents_of(proposal(start, words(" the", " pump"), n_paths=3)).count(-1) == 1
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
-def test_by_the_papers_settings_what_goes_on_has_keys_of_one_length_too(
-    n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What follows 30 and 31 is never the same twice, so the candidate breaks off there, and is looked up again."""
-    key = [*range(20, 20 + n)]
-    sentences = [[*key, 30, 31, 100 + n, STOP] for n in range(9)]
-    kept = BuildOptions(n_orders=5)
-    build(sentences, tmp_path / "m.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32), options=kept)
-    asked: list[int] = []
-    find = TokenMap.find
-    monkeypatch.setattr(TokenMap, "find", lambda map_, known, n: asked.append(n) or find(map_, known, n))
-    with TokenMap.open(tmp_path / "m.tmap") as map_:
-        tokens = list(proposal(paper(map_, options=TokenMapOptions(orders=(n,))), key).tokens)
-        assert (tokens, asked) == ([30, 31], [n, n])
-        assert list(proposal(drafter(map_), key).tokens) == [30, 31], "no shorter key knows more"
-
-
 def test_a_draft_goes_on_by_what_followed_most_often(tmp_path: Path) -> None:
     """Behind 30 and 31 nothing is the same twice after 20, 21, 22; elsewhere 50 comes thrice and 60 twice."""
     sentences = [[20, 21, 22, 30, 31, 100 + n, STOP] for n in range(9)]

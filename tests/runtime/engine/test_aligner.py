@@ -48,11 +48,6 @@ def test_a_row_sees_the_rows_before_it_only(features: Features) -> None:
     assert np.abs(changed[:, 10] - short[:, 10]).max() > 1e-2
 
 
-def test_a_short_window_has_fewer_steps() -> None:
-    made = engine("int8")
-    assert made.align(made.encode(noise_mel(80, 61)), [1, 2, 3]).scores.shape == (2, 3, 31)
-
-
 @pytest.mark.parametrize("ids", [[], [1] * 65, [-1, 2], [1, 1000]])
 def test_rows_that_cannot_be_are_refused(features: Features, ids: list[int]) -> None:
     with pytest.raises(UsageError, match="expected"):

@@ -64,7 +64,6 @@ def without_selfcheck(opened: Bundle, golden: Any = None) -> Bundle:
     return replace(opened, manifest=replace(opened.manifest, selfcheck={"golden": golden}))
 
 
-# --------------------------------------------------------------------------------------------------- sound machines
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_machine_that_exported_keeps_every_promise(precision: str) -> None:
     report = examine(bundle(precision))
@@ -112,7 +111,6 @@ def test_a_bundle_without_usable_numbers_is_judged_by_its_rows(golden: Any) -> N
     assert "exporting machine" not in render(report)
 
 
-# -------------------------------------------------------------------------------------------------- faulty machines
 def test_rows_that_notice_their_company_end_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,7 +80,6 @@ def state() -> Iterator[State]:
     made.release(opened)
 
 
-# --------------------------------------------------------------------------------------------------- exactness
 @pytest.mark.parametrize(("precision", "variant"), SHAPES)
 @settings(max_examples=12)
 @given(widths=st.lists(st.integers(1, 24), min_size=1, max_size=40))
@@ -159,7 +158,6 @@ def test_the_decoder_does_not_notice_the_number_of_threads(precision: str) -> No
         assert all(result.n_differing == 0 and result.threads == threads for result in results)
 
 
-# -------------------------------------------------------------------------------------------------------- states
 def test_two_texts_at_once_do_not_mix() -> None:
     made = engine("int8")
     first, second = (made.start(features("int8", seed=seed)) for seed in (0, 1))
@@ -207,7 +205,6 @@ def test_features_outlive_their_engine() -> None:
     assert same_bits(hidden, before)
 
 
-# -------------------------------------------------------------------------------------------------------- limits
 @pytest.mark.parametrize("variant", ["plain", "odd lengths"])
 def test_every_position_can_be_used_and_none_beyond(variant: str) -> None:
     made, ids = engine("int8", variant), text(variant)
@@ -246,7 +243,6 @@ def test_threads_out_of_range_are_refused(threads: int) -> None:
         Engine(bundle("int8"), threads=threads, cache=False)
 
 
-# ----------------------------------------------------------------------------------- graphs that are not the manifest's
 def with_dims(opened: Bundle, **changes: int) -> Bundle:
     return replace(opened, manifest=replace(opened.manifest, dims=replace(opened.manifest.dims, **changes)))
 
@@ -302,7 +298,6 @@ def test_a_graph_that_cannot_be_loaded_is_one_line(damage: str, tmp_path: Path) 
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 700
 
 
-# ---------------------------------------------------------------------------------------------------------- stopping
 def test_cancel_from_another_thread_stops_everything_until_reset() -> None:
     made = Engine(bundle("int8"), threads=1, cache=False)
     state = made.start(features("int8"))

@@ -106,13 +106,6 @@ def test_a_fault_at_the_end_of_long_texts_is_found() -> None:
     assert {row.n_before for row in found.results if row.n_differing} == {408}
 
 
-def test_rows_that_are_no_numbers_are_compared_as_bits() -> None:
-    def all_nan(rows: NDArray[np.float32], _n_before: int, _width: int) -> None:
-        rows[:] = np.nan
-
-    assert probe(all_nan).exact
-
-
 @pytest.mark.parametrize("variant", ["odd lengths", "odd heads", "one head of 64"])
 def test_what_is_exported_is_exact(variant: str) -> None:
     made = engine("int8", variant)

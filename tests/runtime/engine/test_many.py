@@ -160,7 +160,6 @@ def test_beams_and_samples_leave_the_text_they_began_with() -> None:
     assert run() == greedy
 
 
-# -------------------------------------------------------------------------------------------- several paths in a pass
 def path_bits(made: Engine) -> bytes:
     state = made.start(made.encode(noise_mel(80, 200)))
     rows = made.forward_paths(state, 5, [[1, 2, 3], [4]])
@@ -175,7 +174,6 @@ def test_a_damaged_packed_paths_graph_is_made_again(cache: Path, caplog: pytest.
     assert "set aside" in caplog.text and len(entries(cache)) >= 2
 
 
-# --------------------------------------------------------------------------------------------- several texts in a pass
 @functools.cache
 def windows(precision: str) -> tuple[Features, ...]:
     """Windows of four lengths, two of them the longest."""

@@ -140,7 +140,6 @@ def test_sixteen_callers_of_every_kind_for_long(seed: int) -> None:
     play(model, speech(), [*drafters, {"beam_size": 3}, {"word_timestamps": True}], n_texts=12, seed=seed)
 
 
-# ------------------------------------------------------------------------------------------------------------- budget
 def test_windows_wait_for_room_and_say_the_same() -> None:
     opened = exported.bundle()
     model = specedge.WhisperModel(str(opened.path), cpu_threads=1, budget_bytes=1)

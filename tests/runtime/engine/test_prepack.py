@@ -59,7 +59,6 @@ def forbid_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "_save_packed", lambda *_: pytest.fail("packed again"))
 
 
-# ----------------------------------------------------------------------------------------------- through the engine
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_second_start_uses_what_the_first_one_packed(
     precision: str, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -220,7 +219,6 @@ def test_starts_over_a_cache_that_is_damaged_and_removed_all_the_time(cache: Pat
         assert got == {(code, out) for code, out, _ in expected}
 
 
-# ------------------------------------------------------------------------------------------------------- on its own
 def build(n_bytes: int = 1000) -> Any:
     def write(folder: Path) -> None:
         (folder / "weights").write_bytes(b"w" * n_bytes)

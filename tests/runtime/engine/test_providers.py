@@ -48,7 +48,6 @@ def opened(made: Bundle, provider: str = "openvino", threads: int = 1) -> Engine
     return Engine(made, threads=threads, cache=False, encoder_provider=provider)
 
 
-# ------------------------------------------------------------------------------------------------- what it does
 def test_openvino_takes_all_lengths_and_is_compiled_once_for_a_version_and_threads(
     made: Bundle, fake: CpuBackend
 ) -> None:
@@ -93,7 +92,6 @@ def test_a_provider_works_where_nothing_can_be_kept(
     assert not packed_folder().exists()
 
 
-# ------------------------------------------------------------------------------------------------- what is refused
 def test_a_missing_provider_is_named(made: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(UsageError, match="pip install openvino"):
@@ -125,7 +123,6 @@ def test_features_beyond_the_bound_are_refused_each_time(off: float, made: Bundl
             opened(made)
 
 
-# ------------------------------------------------------------------------------------------------- OpenVINO itself
 @pytest.mark.slow
 @needs_openvino
 def test_no_drafter_changes_a_text_behind_openvino(tmp_path: Path) -> None:

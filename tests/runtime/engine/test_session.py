@@ -52,7 +52,6 @@ def slow_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_slow_graph(tmp_path_factory.mktemp("slow"), 1500)
 
 
-# ------------------------------------------------------------------------------------------------------- cancelling
 def test_a_run_in_flight_stops_at_once(slow_graph: Path) -> None:
     canceller = Canceller()
     session = Session(slow_graph, canceller, threads=1, spin=False)
@@ -158,7 +157,6 @@ def test_out_of_memory_is_a_resource_error(text: str, monkeypatch: pytest.Monkey
         Session(bundle("int8").file("encoder.onnx"), Canceller(), threads=1, spin=False)
 
 
-# ---------------------------------------------------------------------------------------------------------- Ctrl-C
 def test_handlers_come_back() -> None:
     seen: list[int] = []
 

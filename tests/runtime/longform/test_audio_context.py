@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 import specedge
 from specedge.errors import UsageError
 from specedge.runtime.audio.audio import open_audio
-from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.draft_model import DraftModel
-from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.live import LiveTranscriber
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.longform.windows import AudioContext
@@ -22,7 +20,6 @@ from specedge.runtime.options import TranscribeOptions
 from support import exported
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
 from support.lossless import Truths, adversary, difference, run
-from support.paths import DEMO
 
 SPECIAL = special_tokens()
 PUMP = [SPECIAL.timestamp_begin, *words(" the", " pump"), SPECIAL.timestamp_begin + 50, SPECIAL.timestamp_begin + 50]
@@ -127,25 +124,6 @@ def test_what_was_encoded_is_counted() -> None:
     assert made.fields() == expected
 
 
-def heard(asked: str | float | None, **options: Any) -> tuple[ScriptedEngine, Any, list[Any]]:
-    """17 s of noise in windows of 10 s, one a second; what the engine was given, and what came of it."""
-    engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
-    samples = np.tile(NOISE, 6)[: 17 * 16_000]
-    made = TranscribeOptions(language="en", audio_context=asked, **options)
-    result = transcribe(engine, bundle(SPECIAL, n_frames=1000, short_windows=True), open_audio(samples), made)
-    return engine, result, list(result)
-
-
-def test_the_log_mel_is_cut_and_otherwise_the_same() -> None:
-    whole, _, expected = heard("full")
-    engine, result, segments = heard("auto")
-    assert segments == expected and [mel.shape[1] for mel in whole.mels] == [1000] * len(whole.mels)
-    for mine, theirs in zip(engine.mels, whole.mels, strict=True):
-        assert np.array_equal(mine, theirs[:, : mine.shape[1]]) and not theirs[:, mine.shape[1] :].any()
-    assert [mel.shape[1] for mel in engine.mels] == [1000] * 8 + [960, 896, 768, 704, 576, 512, 384, 256, 192]
-    assert result.audio_context.n_heard < result.audio_context.n_whole and not result.audio_context.is_approximate
-
-
 @pytest.mark.parametrize(("asked", "more", "n_more"), [
     ("auto", {}, 0),
     ("full", {}, 1),
@@ -221,15 +199,6 @@ def test_batched_pieces_of_several_lengths_have_the_text_of_their_own() -> None:
         assert info.audio_context["heard_s"] == round(1.22 + 2.0 + 1.62 + 2.0 * n_again, 2)
         assert info.audio_context["approximate"]
     assert texts[0] == texts[1] and texts[0]
-
-
-# ---- the bundled model, which knows short windows --------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def demo() -> tuple[Engine, Bundle]:
-    opened = Bundle.open(DEMO)
-    return Engine(opened, threads=1), opened
 
 
 class SilentEngine(ScriptedEngine):

@@ -13,7 +13,6 @@ from specedge.runtime.decoding.rules import non_speech_tokens
 from specedge.runtime.longform.transcribe import (
     decode_with_fallback,
     is_silence,
-    vote,
 )
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.tokenizer import Tokenizer
@@ -90,12 +89,3 @@ def test_non_speech_tokens_are_openai_whispers(name: str) -> None:
     ranks = table(name)
     ours = Tokenizer(ranks, toy_special(len(ranks)))
     assert tuple(non_speech_tokens(ours)) == get_tokenizer(name == "multilingual").non_speech_tokens
-
-
-def test_the_language_is_the_first_sure_one_or_the_most_frequent() -> None:
-    german, unsure = {"de": 0.9, "en": 0.1}, {"en": 0.4, "de": 0.3}
-    also_unsure = {"fr": 0.45, "en": 0.3}
-    assert vote(iter([unsure, german, also_unsure]), 0.5) == ("de", german)
-    assert vote(iter([also_unsure, unsure, unsure]), 0.5) == ("en", unsure)
-    assert vote(iter([also_unsure, unsure]), 0.5) == ("fr", unsure), "a tie goes to the first"
-    assert vote(iter([german, unsure, unsure]), None)[0] == "en"

@@ -97,16 +97,6 @@ def test_the_buffer_is_cut_where_a_confirmed_segment_ends() -> None:
     assert abs(updates[0].start_s - 2.0) <= 0.25, "times count from the start of the audio"
 
 
-def test_a_full_window_is_cut_before_its_last_segment() -> None:
-    """Nothing ever agrees, and still the buffer never holds more than a window."""
-    say = [words(" the"), words(" pump"), words(" is"), words(" on")]
-    scripts = [Script(tokens=[at(0), *say[i % 4], at(2), at(2), *say[(i + 1) % 4], at(2.9)]) for i in range(100)]
-    transcriber, engine = live(scripts, n_frames=400)
-    updates = [update for i in range(30) for update in transcriber.feed(babble(1.0, seed=i))]
-    assert sum(bool(update.confirmed) for update in updates) >= 8
-    assert len(engine.mels) < 80 and all(mel.shape == (80, 400) for mel in engine.mels)
-
-
 @settings(max_examples=4)
 @given(cuts=st.lists(st.integers(1, 200_000), max_size=8))
 def test_the_size_of_the_blocks_changes_nothing(cuts: list[int]) -> None:
@@ -211,9 +201,6 @@ def test_options_that_cannot_be_are_refused_before_any_audio(
     engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
     with pytest.raises(UsageError, match=message):
         LiveTranscriber(engine, bundle(SPECIAL, n_frames=1000), options, **given).updates(untouched())
-
-
-# ---- the bundled model -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -232,22 +232,6 @@ def test_each_window_may_have_its_language() -> None:
     assert spoken == ["de", "fr"]
 
 
-def test_the_language_of_several_windows() -> None:
-    scripts = [Script(tokens=[at(0), *PUMP, at(1)], language=code, no_speech_prob=0.7) for code in ("de", "fr", "fr")]
-    _, result, engine = run(
-        [*scripts, scripts[1]], 80.0, options_language=None, language_detection_segments=3, no_speech_threshold=None
-    )
-    assert result.language == "de", "the first is sure enough: there is only one language at all likely"
-    _, result, engine = run(
-        [*scripts, scripts[1]],
-        80.0,
-        options_language=None,
-        language_detection_segments=3,
-        language_detection_threshold=None,
-    )
-    assert result.language == "fr"
-
-
 class _Slow:
     """An hour and more of audio that is made as it is read."""
 

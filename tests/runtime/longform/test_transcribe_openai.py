@@ -1,8 +1,4 @@
-"""The long form against openai-whisper's own `transcribe`, both told by the same scripts what each window says.
-
-What a window says depends on how often it was asked, and timed words on the piece, so that seeks, prompts, fallback,
-clips and the search for hallucinations must agree call by call, not only in their result.
-"""
+"""The long form against openai-whisper's own `transcribe`, both told by the same scripts what each window says."""
 
 from __future__ import annotations
 

@@ -127,7 +127,6 @@ def test_random_texts_over_random_models(variant: str) -> None:
         check(engine, model, random_case(engine, seed))
 
 
-# ------------------------------------------------------------------------------------------ models of true size
 @pytest.mark.slow
 def test_random_texts_over_a_model_of_published_shape(tmp_path: Path) -> None:
     """Windows of 30 s, six heads of 64, the whole multilingual vocabulary."""

@@ -88,9 +88,6 @@ def test_colours_surround_drafts_and_nothing_else() -> None:
     assert list(write([segment], SubtitleOptions())) == ["the pump is\n"]
 
 
-# ---- specedge transcribe --print-drafts ---------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("model")
 def test_print_drafts_colours_the_text_of_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -64,32 +63,6 @@ def test_any_text_keeps_its_bytes(seed: int) -> None:
     found = read(AcrossWords(draft, target), [*ids, draft.special.eot])
     assert target.decode_bytes(found) == draft.decode_bytes(ids)
     assert found == target.encode(draft.decode_bytes(ids).decode("utf-8"))
-
-
-def test_what_is_read_so_far_only_grows_and_holds_the_last_word_back() -> None:
-    draft, target = tokenizers()
-    ids = draft.encode(" the overheated bearing")
-    reader = AcrossWords(draft, target).reader()
-    steps = [[]]
-    for token in ids:
-        reader.push(token, 0.5)
-        steps.append(list(reader.tokens))
-    assert all(after[: len(before)] == before for before, after in pairwise(steps))
-    assert target.decode(reader.tokens) == " the overheated"
-    reader.push(draft.special.timestamp_begin + 3, 0.9)
-    assert target.decode(reader.tokens[:-1]) == " the overheated bearing"
-    assert reader.tokens[-1] == target.special.timestamp_begin + 3
-
-
-def test_a_word_bears_the_doubt_of_all_its_tokens() -> None:
-    draft, target = tokenizers()
-    ids = draft.encode(" overheated")
-    reader = AcrossWords(draft, target).reader()
-    for token in [*ids, draft.special.eot]:
-        reader.push(token, 0.5)
-    n_words_tokens = len(target.encode(" overheated"))
-    assert len(ids) > 1 and reader.confidences[0] == pytest.approx(0.5 ** len(ids))
-    assert reader.confidences[1:] == [1.0] * (n_words_tokens - 1)
 
 
 def speech_target() -> Tokenizer:

@@ -9,7 +9,6 @@ hypotheses of different lengths are compared by the mean of their tokens is ours
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import time
 from collections import Counter
@@ -104,28 +103,6 @@ class Found(NamedTuple):
     unfinished: list[Text]
     passes: list[int]
     n_copies: int = 0
-
-
-def whispers(model: Model, n_beams: int, n_wanted: int, limit: int) -> Found:
-    """Until `n_wanted` texts have ended, or `limit` steps were taken; see the module."""
-    live, over, passes = [Text()], list[Text](), list[int]()
-    for step in itertools.count(1):
-        found = [
-            (Text(beam.tokens if token == EOT else (*beam.tokens, token), (*beam.logprobs, logprob)), token == EOT)
-            for beam in live
-            for token, logprob in model.logprobs(beam.tokens)
-        ]
-        live, ended = [], []
-        for text, is_over in sorted(found, key=lambda one: -one[0].total):
-            (ended if is_over else live).append(text)
-            if len(live) == n_beams:
-                break
-        over += ended[: n_wanted - len(over)]
-        if len(over) == n_wanted or step == limit:
-            live.sort(key=lambda text: -text.total)
-            return Found(over, live[: max(0, n_beams - len(over))], passes)
-        passes.append(len(live))
-    raise AssertionError
 
 
 def raj(model: Model, heads: Heads, n_beams: int, n_wanted: int, limit: int, tau: float) -> Found:

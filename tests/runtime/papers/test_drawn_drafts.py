@@ -16,7 +16,7 @@ from specedge.runtime.decoding.accept import Candidate, Classed, Drawn
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard
 from specedge.runtime.decoding.sampling import Draw, Noise
 from specedge.runtime.drafters.draft.translate import Translation
-from specedge.runtime.papers.accept import Residual, draw_draft
+from specedge.runtime.papers.accept import Residual
 from specedge.runtime.papers.across_words import AcrossWords
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.drafting import Scripted
@@ -184,20 +184,6 @@ def test_runs_are_accepted_nearly_as_often_as_published() -> None:
                 n_kept + (Residual().choose(row, [draft], Draw(1.0, noise, 0)) == draft.token),
             )
     assert n_kept / n_drafts == pytest.approx(0.814, abs=0.015)
-
-
-def test_a_drawn_token_has_its_probability_and_comes_again_behind_the_same_text() -> None:
-    row = np.log(np.array([0.5, 0.3, 0.2], np.float32))
-    counts = np.zeros(3)
-    for seed in range(4000):
-        token, (ids, q) = draw_draft(row, 1.0, [seed])
-        counts[token] += 1
-        assert ids.tolist() == [0, 1, 2] and q.tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
-    assert counts / 4000 == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
-    assert draw_draft(row, 1.0, [5, 6])[0] == draw_draft(row, 1.0, [5, 6])[0]
-    keys = [Noise(seed=seed, window_key=0, temperature=1.0, sample=0).key for seed in range(40)]
-    assert len({draw_draft(row, 1.0, [5, 6], key)[0] for key in keys}) > 1, "another seed draws another draft"
-    assert draw_draft(np.zeros(1000, np.float32), 1.0, [1])[1][0].size == 32
 
 
 @pytest.mark.parametrize(

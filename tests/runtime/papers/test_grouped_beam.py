@@ -113,23 +113,6 @@ def test_without_a_sure_head_it_is_the_beam(seed: int, timestamps: bool, bias: f
     assert best.sum_logprob == expected.sum_logprob and set(best.emitters) == {0}
 
 
-def test_sure_heads_take_the_place_of_passes_and_count_with_their_own_probability() -> None:
-    engine, rules = Told(SPECIAL, n_text_ctx=N_TEXT_CTX, eot_bias=-50.0), rules_of(False)
-    engine.n_passes = 0
-    searched(engine, rules, 0.7, tau=0.71)
-    slow, engine.n_passes = engine.n_passes, 0
-    found = searched(engine, rules, 0.9, tau=0.71)
-    assert engine.n_passes < 0.9 * slow
-    for one in found:
-        assert len(one.emitters) == len(one.tokens) + one.finished
-        given = [logprob for logprob, emitter in zip(one.logprobs, one.emitters, strict=True) if emitter]
-        assert given and np.allclose(given, np.log(np.float32(0.9)))
-        assert one.sum_logprob == pytest.approx(sum(one.logprobs), abs=1e-3)
-        for j, emitter in enumerate(one.emitters):  # the row that a token was given from is there
-            row = one.hidden[len(PROMPT) + j - emitter - 1]
-            assert row.tolist() == hidden_row([*PROMPT, *one.tokens[: j - emitter]])
-
-
 def believed(engine: Told, rules: RuleSet, sure: float, tau: float, **options: Any) -> WindowResult:
     engine.heads = Greedy(engine, rules, sure)
     guard = Guard(HeadsDrafter("mtp-latent", engine.heads, FREE))

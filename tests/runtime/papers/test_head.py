@@ -74,16 +74,6 @@ def test_it_learns_what_the_draft_does_not_know() -> None:
     assert np.mean(right) > 0.9
 
 
-def test_a_draft_goes_on_until_a_refusal_is_likelier_than_gamma() -> None:
-    rule = adaptive(gamma=0.7)
-    signs = [np.zeros(N_SIGNS, np.float32)] * 4
-    assert rule.limit() == 16
-    assert rule.goes_on([0.7], signs) and rule.goes_on([0.7, 0.6], signs)  # 0.42 is above 0.3
-    assert not rule.goes_on([0.7, 0.6, 0.7], signs)  # 0.294 is not
-    rule.limit()
-    assert rule.goes_on([0.7, 0.7], signs), "a new draft begins anew"
-
-
 def test_it_is_trained_with_the_draft_or_alone() -> None:
     rule = adaptive(schedule=JOINT)
     signs = [np.random.default_rng(i).standard_normal(N_SIGNS).astype(np.float32) for i in range(8)]

@@ -56,19 +56,6 @@ def test_gated_it_is_as_deep_and_wide_as_pays() -> None:
     assert len(paths(HeadTrees(DEFAULT_COSTS, gated=True).grow(*guesses(0.99, 0.98), 4, 64))) == 1
 
 
-def test_a_text_is_expected_to_begin_at_once_while_that_comes_true() -> None:
-    trees = HeadTrees(DEFAULT_COSTS, gated=True)
-    assert list(trees.opening(7, 3).tokens) == [7], "the fourth row is free"
-    assert trees.opening(7, 3).conf is None, "a rule that believes sure heads would begin every text alike"
-    for _ in range(20):
-        tree = trees.opening(7, 4)
-        nodes = tuple(range(len(tree)))
-        trees.learn(
-            Verdict(drafted=(7,), n_accepted=0, token=8, finished=False, evaluated=nodes, rejected=0 if nodes else None)
-        )
-    assert not len(trees.opening(7, 4)), "a row that costs something is not spent on it any more"
-
-
 def test_heads_that_are_right_behind_right_ones_are_believed_more_than_they_say() -> None:
     costs = CostTable((1, 2, 4, 8), (1.0, 1.0, 1.3, 1.7))
     trees = HeadTrees(costs, gated=True)
@@ -79,19 +66,3 @@ def test_heads_that_are_right_behind_right_ones_are_believed_more_than_they_say(
         nodes = tuple(range(len(tree)))
         trees.learn(Verdict(drafted=(), n_accepted=len(nodes), token=7, finished=False, evaluated=nodes, nodes=nodes))
     assert before < len(trees.grow(ids, probs, 1, 64)) == 4
-
-
-def test_second_choices_that_come_true_grow_paths_of_their_own() -> None:
-    trees = HeadTrees(NEARLY_FREE, gated=True)
-    ids, probs = guesses(0.4, 0.3)
-    probs[0, 3] = 0.12
-    for _ in range(40):
-        tree = trees.grow(ids, probs, 4, 64)
-        tokens, nodes = list(tree.tokens), tuple(range(len(tree)))
-        right = (tokens.index(3),) if 3 in tokens else ()
-        rejected = next((node for node in nodes if tree.parents[node] == (right[0] if right else -1)), None)
-        trees.learn(
-            Verdict(drafted=(3,), n_accepted=len(right), token=99, finished=False, evaluated=nodes, nodes=right,
-                    rejected=rejected)
-        )  # fmt: skip
-    assert paths(trees.grow(ids, probs, 2, 64))[-1][0] == 3

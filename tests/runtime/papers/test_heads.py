@@ -196,9 +196,6 @@ def window() -> WindowContext:
     )  # fmt: skip
 
 
-# --- real graphs ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", HEAD_KINDS)
 def test_a_transcription_with_heads_is_the_plain_one(kind: str, case: str) -> None:

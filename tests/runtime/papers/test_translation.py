@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import random
 
 import numpy as np
 import pytest
@@ -40,36 +39,8 @@ def pair() -> tuple[Tokenizer, Tokenizer]:
     )
 
 
-def spoken(seed: int) -> list[int]:
-    """Text of the target in any encoding, which may break off within a character, and special tokens in between."""
-    rng, (_, target) = random.Random(seed), pair()
-    found: list[int] = []
-    for _ in range(4):
-        found += target.encode(rng.choice((" the pump", "naïve ", "温度", "it's 40°C", "")))
-        found += [rng.randrange(target.special.eot) for _ in range(rng.randrange(3))]
-        special = rng.choice((target.special.timestamp_begin + 2, target.special.sot_prev, target.special.transcribe))
-        found += [special] * rng.randrange(3)
-    return found
-
-
 def ends(pieces: list[bytes]) -> list[tuple[int, int]]:
     return list(itertools.pairwise([0, *itertools.accumulate(map(len, pieces))]))
-
-
-def test_the_drafts_words_are_cut_where_the_targets_words_end() -> None:
-    """At every such place that is between two of its tokens, and nowhere else; a character is never cut."""
-    draft, target = pair()
-    between = AcrossWords(draft, target)
-    texts = {" the pump": (" the", " pump"), "it's 温度!": ("it", "'s", " 温度", "!"), "a  b\n": ("a", " ", " b", "\n")}
-    for text, pieces in texts.items():
-        found = between.words(draft.encode(text))
-        assert [draft.decode_bytes(word).decode() for word in found] == [*pieces]
-    broken = [*draft.encode(" the"), *(token for token in draft.encode("温")[:-1])]
-    assert between.words(broken) == [tuple(broken)], "bytes that are no text go with the word before them"
-    for byte in (0x80, 0xBF, 0xC3, 0xFF):
-        lone = draft.ranks.index(bytes([byte]))
-        assert between.words([*draft.encode(" the"), lone]) == [(*draft.encode(" the"), lone)]
-    assert between.words([]) == []
 
 
 def test_counterparts_are_tokens_of_the_same_bytes_and_specials_of_the_same_meaning() -> None:

@@ -93,19 +93,6 @@ def test_a_table_that_does_not_fit_is_refused(ranks: list[bytes], message: str, 
         Tokenizer.load(tmp_path / "tokenizer.bin", toy_special())
 
 
-def test_fingerprint() -> None:
-    special = toy_special()
-    one = Tokenizer(toy_ranks(), special)
-    assert one.fingerprint == Tokenizer(tuple(toy_ranks()), toy_special()).fingerprint
-    assert len(one.fingerprint) == 64 and int(one.fingerprint, 16)
-    padded = dataclasses.replace(special, n_vocab=special.n_vocab + 7)
-    assert Tokenizer(toy_ranks(), padded).fingerprint == one.fingerprint
-    other_layout = dataclasses.replace(special, sot_lm=special.sot_prev, sot_prev=special.sot_lm)
-    other_table = [*toy_ranks(299), b"another token"]
-    assert len({one.fingerprint, Tokenizer(toy_ranks(), other_layout).fingerprint,
-                Tokenizer(other_table, special).fingerprint}) == 3  # fmt: skip
-
-
 def test_the_file_is_as_documented() -> None:
     body = b"\x89SETOK\r\n" + struct.pack("<HHII", 1, 0, 2, 7)
     content = b"\x03\x00abc\x00\x00"

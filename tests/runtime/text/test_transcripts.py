@@ -10,7 +10,7 @@ import pytest
 
 from specedge.errors import UsageError
 from specedge.runtime.text import transcripts
-from specedge.runtime.text.transcripts import find_transcripts, read_sentences, token_sentences
+from specedge.runtime.text.transcripts import find_transcripts, read_sentences
 
 WHISPER_JSON = json.dumps(
     {"text": " x", "segments": [{"text": " And so my"}, {"text": " fellow Americans."}, {"text": " Ask not."}]}
@@ -129,15 +129,3 @@ def test_sources_that_cannot_be(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             find_transcripts(sources)
-
-
-def test_tokens_begin_with_a_space_where_words_do() -> None:
-    class Bytes:
-        def encode(self, text: str) -> list[int]:
-            return list(text.encode())
-
-    assert list(token_sentences(["Hi", "天", "한"], Bytes())) == [
-        list(b" Hi"),
-        list("天".encode()),
-        list(" 한".encode()),
-    ]

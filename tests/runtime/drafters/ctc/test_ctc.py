@@ -148,24 +148,6 @@ def test_the_cache_learns_from_texts_that_were_kept() -> None:
     assert proposed(begun(drafter)) == ids(" the pump is on.")
 
 
-def test_one_hearing_serves_all_attempts_at_a_window() -> None:
-    heard: list[int] = []
-
-    def hear(hidden: Any) -> Posteriors:
-        heard.append(1)
-        return spoken(" the pump is on.")
-
-    drafter, window = made(hear), Window(np.zeros((4, 2), np.float32))
-    for _ in range(3):
-        begun(drafter, window)
-        assert proposed(drafter) == ids(" the pump is on.")
-        assert proposed(drafter, ids(" the leak")) == ids(" is on.")
-    assert len(heard) == 1
-    begun(drafter)
-    proposed(drafter)
-    assert len(heard) == 2
-
-
 def test_timestamps_stand_where_sentences_were_heard() -> None:
     text = " the pump is on. the leak is two."
     drafter = made(spoken(text, pauses=(16,)))

@@ -50,12 +50,6 @@ def test_windows_of_other_lengths_and_of_nothing(headed: Bundle) -> None:
             head.hear(np.zeros(shape, np.float32))
 
 
-def test_numbers_that_are_none_are_passed_on(headed: Bundle) -> None:
-    hidden = np.full((5, headed.manifest.dims.n_audio_state), np.nan, np.float32)
-    heard = CtcHead(headed, Canceller()).hear(hidden)
-    assert heard.frames.tolist() == [0, 1, 2, 3, 4] and np.isnan(heard.log_probs).all()
-
-
 def test_a_bundle_without_a_head_says_so() -> None:
     with pytest.raises(BundleError, match="has no CTC head; train a head"):
         CtcHead(bundle(), Canceller())

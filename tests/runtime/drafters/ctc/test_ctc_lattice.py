@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specedge.runtime.drafters.ctc.head import BLANK, Posteriors
 from specedge.runtime.drafters.ctc.lattice import Lattice, lattice_of
-from support.posteriors import random_posteriors, spoken, unheard
+from support.posteriors import random_posteriors, spoken
 
 
 def lattice(posteriors: Posteriors) -> Lattice:
@@ -59,17 +59,3 @@ def test_scores_are_those_of_the_recursion(seed: int, first: bytes, second: byte
             assert scores[-1] == pytest.approx(expected, abs=1e-2)
         else:
             assert scores[-1] < -1e6
-
-
-def test_no_probabilities_make_no_lattice() -> None:
-    assert lattice_of(unheard()) is None
-    assert lattice_of(unheard(7)) is None
-    assert lattice_of(unheard(7, np.inf)) is None
-    one = spoken("one")
-    broken = one.log_probs.copy()
-    broken[4, 7] = np.nan
-    assert lattice_of(Posteriors(frames=one.frames, log_probs=broken, n_ctx=500)) is None
-    assert lattice_of(Posteriors(frames=one.frames[::-1], log_probs=one.log_probs, n_ctx=500)) is None
-    assert lattice_of(Posteriors(frames=one.frames[1:], log_probs=one.log_probs, n_ctx=500)) is None
-    assert lattice_of(Posteriors(frames=one.frames, log_probs=one.log_probs[:, :9], n_ctx=500)) is None
-    assert lattice(unheard(7, -np.inf)).spelling() == []

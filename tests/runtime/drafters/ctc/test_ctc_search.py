@@ -16,7 +16,7 @@ from specedge.maps.token_map import TokenMap
 from specedge.runtime.drafters.ctc import word_lattice
 from specedge.runtime.drafters.ctc.head import Posteriors
 from specedge.runtime.drafters.ctc.lattice import HeardToken, lattice_of, spelled
-from specedge.runtime.drafters.ctc.ngram_lm import UNKNOWN, Guide
+from specedge.runtime.drafters.ctc.ngram_lm import Guide
 from specedge.runtime.drafters.ctc.rescore import Search
 from specedge.runtime.text.words import ends_sentence
 from support.fake_engine import special_tokens, tokenizer
@@ -114,19 +114,6 @@ def test_words_of_several_tokens_are_found(most_at_once: int, tmp_path: Path, mo
         doubts = {i: {b: 0.05 for b in " aegiknos"} for i in range(20)}
         for heard, meant in ((" the liekangs is on.", " the leakings is on."), (" leek now.", " leak now.")):
             assert searched(spoken(heard, doubts=doubts), guide(long)) == meant
-
-
-def test_several_maps_count_together(pumps: TokenMap, tmp_path: Path) -> None:
-    build([ids(" now is zero.")] * 3, tmp_path / "b.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
-    with TokenMap.open(tmp_path / "b.tmap") as other:
-        both = guide(other, pumps)
-        doubts = {i: {b: 0.06 for b in " eiopu"} for i in range(15)}
-        for heard, meant in ((" naw is zero.", " now is zero."), (" the pamp is on.", " the pump is on.")):
-            said = spoken(heard, doubts={**doubts, 2: {"o": 0.2}})
-            assert searched(said, both) == meant
-        assert both.order(ids(" the pump"), ids(" is")[0]) == 3
-        assert both.order((), ids(" now")[0]) == 2
-        assert both.score(ids(" the"), 77) == UNKNOWN and both.order(ids(" the"), 77) == 0
 
 
 @settings(max_examples=40, deadline=None)

@@ -41,13 +41,6 @@ def test_the_published_rule() -> None:
     assert rule.limit() == 1
 
 
-def test_a_token_is_drafted_only_where_it_is_worth_its_pass() -> None:
-    rule = CostOptimal(LINE, fixed(0.2))
-    assert rule.goes_on([0.9]) and not rule.goes_on([0.2])
-    free = CostOptimal(CostTable((1, 64), (1.0, 1.0)), fixed(0.0))
-    assert free.goes_on([0.01])
-
-
 def test_a_draft_that_is_never_right_becomes_short_and_one_that_is_becomes_long_again() -> None:
     rule = CostOptimal(LINE, fixed(0.05))
     for _ in range(100):
