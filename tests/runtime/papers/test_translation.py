@@ -14,22 +14,6 @@ from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.vocab import table, toy_special
 
-BYTES = [b"a", b"b", b"c", *(bytes([byte]) for byte in range(256) if byte not in b"abc")]
-A, B, C = range(3)
-AB, ABC, AAB = 256, 257, 258
-
-
-@functools.cache
-def toys() -> tuple[Tokenizer, Tokenizer]:
-    """A draft of bytes and "dd", and a target of bytes and other runs of them."""
-    return (
-        Tokenizer([*BYTES, b"dd"], toy_special(257, languages=("en",))),
-        Tokenizer([*BYTES, b"ab", b"abc", b"aab"], toy_special(259)),
-    )
-
-
-TIME, END = toys()[0].special.timestamp_begin + 3, toys()[0].special.eot
-
 
 @functools.cache
 def pair() -> tuple[Tokenizer, Tokenizer]:
@@ -37,10 +21,6 @@ def pair() -> tuple[Tokenizer, Tokenizer]:
         Tokenizer(table("gpt2")[:3000], toy_special(3000, languages=())),
         Tokenizer(table("multilingual")[:2000], toy_special(2000)),
     )
-
-
-def ends(pieces: list[bytes]) -> list[tuple[int, int]]:
-    return list(itertools.pairwise([0, *itertools.accumulate(map(len, pieces))]))
 
 
 def test_counterparts_are_tokens_of_the_same_bytes_and_specials_of_the_same_meaning() -> None:
