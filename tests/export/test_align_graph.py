@@ -26,8 +26,12 @@ from support.exported import bundle, engine, noise_mel, transformers_model
 # As in test_graphs.py for logits: what rounding costs these small, unforgiving models.
 MOST_SCORES_ERROR = {"fp32": 1e-5, "int8": 0.1, "int4": 0.45}
 CASES = [
-    *(("fp32", variant) for variant in ("plain", "v3", "deep text", "distil", "odd lengths", "odd heads", "key bias")),
-    *(("int8", variant) for variant in ("plain", "deep text", "odd heads")),
+    *(("fp32", variant) for variant in ("plain", "odd heads")),
+    *(
+        pytest.param("fp32", variant, marks=pytest.mark.slow)
+        for variant in ("v3", "deep text", "distil", "odd lengths", "key bias")
+    ),
+    *(("int8", variant) for variant in ("plain", "deep text")),
     ("int4", "plain"),
 ]
 

@@ -35,7 +35,7 @@ def _demo() -> Bundle:
     return Bundle.open(DEMO)
 
 
-@pytest.mark.parametrize("n_frames", [1000, 577])
+@pytest.mark.parametrize("n_frames", [577, pytest.param(1000, marks=pytest.mark.slow)])
 def test_the_encoder_has_the_same_bits_with_every_number_of_threads(n_frames: int) -> None:
     """As convolutions its first layers gave others with 5, 6 and 8 threads, and now and then another text."""
     one = _encoded(_demo(), 1, n_frames)
