@@ -66,7 +66,6 @@ __all__ = [
     "quietest",
     "speech_chunks",
     "speech_pieces",
-    "transcribe_pieces",
 ]
 
 _PAUSE_SAMPLES = SAMPLE_RATE // 10
@@ -365,15 +364,6 @@ class PieceTranscription(Iterator[Segment]):
         source = self._pieces.source
         known_s = None if source is None else source.read_s if source.is_ended else source.duration_s
         self.duration_s = known_s if known_s is not None else max(self.duration_s, done_s)
-
-
-def transcribe_pieces(
-    engine: Engine, bundle: Bundle, stream: AudioStream, options: TranscribeOptions, *, batch_size: int, **more: Any
-) -> PieceTranscription:
-    """As `longform.transcribe.transcribe`, of the speech of `stream` in pieces."""
-    vad = VadOptions(min_silence_duration_ms=MIN_SILENCE_MS)
-    pieces = speech_pieces(stream, vad, bundle.manifest.window_s)
-    return PieceTranscription(engine, bundle, pieces, piece_options(options), batch_size=batch_size, **more)
 
 
 def _ends(speech: SpeechAudio) -> list[int]:

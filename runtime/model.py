@@ -342,7 +342,9 @@ class WhisperModel:
         given = dict(locals())
         options = transcribe_options({name: given[name] for name in OPTION_ARGUMENTS})
         asked = asked_drafter({name: given[name] for name in DRAFTER_ARGUMENTS})
-        self._check_chunk_length(chunk_length)
+        window_s = self.bundle.manifest.window_s
+        if chunk_length not in (None, window_s):
+            raise UsageError(f"chunk_length: got {chunk_length!r}; this model's windows are {window_s:g} s long")
         options = for_model(options, self.bundle.manifest.tokens)
         vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
         with contextlib.ExitStack() as stack:
@@ -565,11 +567,6 @@ class WhisperModel:
             # A speech LLM that hears all there is needs no silence behind it.
             n_least = MIN_FRAMES if isinstance(self.bundle.manifest.dims, ChunkDims) else n_frames
             yield np.pad(part, ((0, 0), (0, max(n_least - part.shape[1], 0))))
-
-    def _check_chunk_length(self, chunk_length: float | None) -> None:
-        window_s = self.bundle.manifest.window_s
-        if chunk_length not in (None, window_s):
-            raise UsageError(f"chunk_length: got {chunk_length!r}; this model's windows are {window_s:g} s long")
 
 
 @dataclass

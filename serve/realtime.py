@@ -34,7 +34,6 @@ _log = logging.getLogger(__name__)
 _RATES = (16_000, 24_000)
 _RATE_HZ = 16_000
 _EVENTS = "conversation.item.input_audio_transcription"
-_MOST_EVENT_CHARS = 1 << 24
 
 
 async def realtime(socket: WebSocket) -> None:

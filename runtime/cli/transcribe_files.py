@@ -44,7 +44,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     Raises UsageError, ModelError, ResourceError, Interrupted, and the error of a lone input.
     """
     output = request.output
-    remark = _nothing if output.quiet else notify
+    remark: Callable[[str], None] = (lambda _: None) if output.quiet else notify
     failed: list[Exception] = []
     tally = Tally()
 
@@ -254,10 +254,6 @@ def _no_colours() -> str | None:
     if not _is_terminal():
         return "--print-drafts: no colours, because standard output is no terminal"
     return None
-
-
-def _nothing(message: str) -> None:
-    """Where remarks go that nobody wants."""
 
 
 def _concerns_one_input(error: Exception) -> bool:
