@@ -22,7 +22,7 @@ CLASSIC = ("vocab.json", "merges.txt", "added_tokens.json")
 
 
 @pytest.mark.parametrize("files", [HF_FILES, HF_FILES[:1], CLASSIC, (*CLASSIC[:2], "tokenizer_config.json")])
-@pytest.mark.parametrize("n_vocab", [51864, 51865, 51866])
+@pytest.mark.parametrize("n_vocab", [51865, *(pytest.param(n, marks=pytest.mark.slow) for n in (51864, 51866))])
 def test_hugging_face_files_give_the_rank_tables(files: tuple[str, ...], n_vocab: int, tmp_path: Path) -> None:
     layout = Layout.of(n_vocab, 1500, n_vocab == 51864)
     write_hf_tokenizer(tmp_path, layout, files=files, timestamps=files != CLASSIC, pairs_as_text=files == HF_FILES)

@@ -73,6 +73,7 @@ TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = settings(max_examples=60, stateful_step_count=25)
 
 
+@pytest.mark.slow
 def test_the_price_is_above_what_python_takes() -> None:
     rng = random.Random(1)
     tracemalloc.start()

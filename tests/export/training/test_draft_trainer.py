@@ -80,7 +80,7 @@ def test_the_decoder_is_transformers(variant: str) -> None:
         assert torch.allclose(made.logits(rows[0]), model.proj_out(rows[0]), atol=1e-4)
 
 
-@pytest.mark.parametrize("has_teacher", [False, True])
+@pytest.mark.parametrize("has_teacher", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_draft_learns_and_its_frozen_tables_stay(has_teacher: bool, tmp_path: Path) -> None:
     teacher = Teacher(matrix(), np.arange(1000), 1000) if has_teacher else None
     made = trainer(tmp_path, teacher)
