@@ -114,7 +114,7 @@ def test_the_wheel_holds_the_modules_and_the_data_and_nothing_else(wheel: Path) 
     }
     assert not [n for n in names if n.startswith("specedge/models/bundled/")]
     assert wheel.stat().st_size < WHEEL_BYTES
-    assert {"specedge/py.typed", "specedge/runtime/engine/kernels.onnx"} <= set(names)
+    assert "specedge/py.typed" in names
     own = sum(i.file_size for i in zipfile.ZipFile(wheel).infolist())
     assert own < OWN_BYTES
 
