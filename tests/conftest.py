@@ -9,11 +9,12 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from support.paths import DEMO
 
 # Before any test module is imported, because libraries read these when they are.
 _HOME = tempfile.TemporaryDirectory(prefix="specedge-tests-", ignore_cleanup_errors=True)
@@ -22,10 +23,9 @@ os.environ["SPECEDGE_CACHE"] = os.path.join(_HOME.name, "cache")
 os.environ["XDG_CACHE_HOME"] = os.environ["SPECEDGE_CACHE"]
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 # What a command without -m takes, in place of a model that would be fetched; installed under its name, too.
-_DEMO = Path(__file__).resolve().parents[1] / "models" / "bundled" / "demo"
-os.environ["SPECEDGE_MODEL"] = str(_DEMO)
+os.environ["SPECEDGE_MODEL"] = str(DEMO)
 os.makedirs(os.path.join(os.environ["SPECEDGE_HOME"], "models"))
-os.symlink(_DEMO, os.path.join(os.environ["SPECEDGE_HOME"], "models", "demo"))
+os.symlink(DEMO, os.path.join(os.environ["SPECEDGE_HOME"], "models", "demo"))
 # The whole lane takes a process for each core: threads of torch's would wait for one another's turn, in every step.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

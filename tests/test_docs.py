@@ -15,7 +15,7 @@ from support.layers import FLOORS
 from support.tree import ROOT
 
 DOCS = ROOT / "docs"
-_OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/bundled/README.md", "tests/bench/README.md")
+_OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/assets/README.md", "tests/bench/README.md")
 PAGES = sorted([*(page.relative_to(ROOT).as_posix() for page in DOCS.rglob("*.md")), *_OUTSIDE])
 # A log and a changelog name files as they were, and the benchmarks those of other projects.
 _OTHERS = ("docs/experiments/2", "CHANGELOG.md", "tests/bench/README.md")

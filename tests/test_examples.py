@@ -15,7 +15,7 @@ from specedge import DraftContext, Drafter, DraftTree, WhisperModel, decode_audi
 from support.tree import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
-SAMPLE = ROOT / "models" / "bundled" / "samples" / "maintenance.wav"
+SAMPLE = ROOT / "tests" / "assets" / "samples" / "maintenance.wav"
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

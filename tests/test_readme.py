@@ -72,7 +72,7 @@ def test_the_python_example_runs() -> None:
     example = re.search(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     assert example
     program = example[1]
-    for name, stand_in in (("tiny.en", "demo"), ("docs/examples/jfk.flac", "models/bundled/samples/maintenance.wav")):
+    for name, stand_in in (("tiny.en", "demo"), ("docs/examples/jfk.flac", "tests/assets/samples/maintenance.wav")):
         assert program.count(f'"{name}"') == 1, name
         program = program.replace(name, stand_in)
     shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

@@ -21,7 +21,7 @@ pytest.importorskip("transformers", reason="the checkpoint is converted by trans
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # what the converter warns of is its own
 
 PROGRAMS = Path(__file__).parent / "programs"
-SAMPLES = ROOT / "models" / "bundled" / "samples"
+SAMPLES = ROOT / "tests" / "assets" / "samples"
 _RUNNER = """
 import functools, runpy, sys
 package, script = sys.argv.pop(1), sys.argv.pop(1)

@@ -37,6 +37,7 @@ from cpus.environments import cache_folder, command, make_ready  # noqa: E402
 from cpus.table import Outcome, faults, table  # noqa: E402
 
 from support.checkpoints import SIZES, Shape, make_checkpoint  # noqa: E402
+from support.paths import DEMO  # noqa: E402
 from support.tree import ROOT  # noqa: E402
 
 INSIDE = ROOT / "tests" / "cpus" / "inside.py"
@@ -65,7 +66,7 @@ def _jobs(work: Path) -> dict[str, Any]:
 
 def run_on(cpu: Cpu, jobs: dict[str, Any], work: Path, limit_s: float) -> Outcome:
     """Everything on one CPU, within its time."""
-    demo = (str(ROOT / "models" / "bundled" / "demo"), [1] if cpu.arm else [1, 2])
+    demo = (str(DEMO), [1] if cpu.arm else [1, 2])
     job = {**jobs, "bundles": {"demo int8": demo, **jobs["bundles"]}, "work": str(work / cpu.name), "rows": None}
     if cpu.arm:
         job["rows"] = EMULATED_ROWS

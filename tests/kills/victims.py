@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = [ROOT / "models" / "bundled" / "samples" / f"{name}.wav" for name in ("maintenance", "notes")]
+if str(ROOT / "tests") not in sys.path:
+    sys.path.insert(0, str(ROOT / "tests"))
+
+from support.paths import DEMO  # noqa: E402
+
+SAMPLES = [ROOT / "tests" / "assets" / "samples" / f"{name}.wav" for name in ("maintenance", "notes")]
 VARIANTS = ("plain", "en", "v3")
 FORMATS = ("txt", "srt", "vtt", "tsv", "json", "lrc")
 
@@ -48,7 +53,7 @@ class Victim:
         self.folder.mkdir()
         os.environ["SPECEDGE_HOME"] = str(root / "home")
         os.environ["SPECEDGE_CACHE"] = str(root / "cache")
-        os.environ["SPECEDGE_MODEL"] = str(ROOT / "models" / "bundled" / "demo")
+        os.environ["SPECEDGE_MODEL"] = str(DEMO)
         os.environ.pop("SPECEDGE_CACHE_BYTES", None)
 
     def prepare(self) -> None:
@@ -231,6 +236,3 @@ class Export(Victim):
 KINDS: dict[str, Callable[[Path], Victim]] = {
     "outputs": Outputs, "learned": Learned, "packed": Packed, "maps": Maps, "export": Export,
 }  # fmt: skip
-
-if str(ROOT / "tests") not in sys.path:
-    sys.path.insert(0, str(ROOT / "tests"))

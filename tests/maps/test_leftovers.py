@@ -108,7 +108,7 @@ def test_the_copy_of_a_killed_process_s_standard_input_is_swept(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left = tmp_path / "specedge-audio-0123456789abcdef"
     left.write_bytes(b"fLaC" + bytes(1000))
-    with open(Path(__file__).parents[2] / "models/bundled/samples/maintenance.wav", "rb") as file:
+    with open(Path(__file__).parents[2] / "tests/assets/samples/maintenance.wav", "rb") as file:
         data = file.read()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as pipe:
         assert pipe.stdin is not None and pipe.stdout is not None

@@ -1,4 +1,4 @@
-"""The small trained model of the tests, models/bundled/demo, as a float32 checkpoint and as a draft with other ids.
+"""The small trained model of the tests, tests/assets, as a float32 checkpoint and as a draft with other ids.
 
 An integer times its column's scale is what the products of an int8 bundle compute with, so the bundle's graphs hold all
 weights. Each is made once in a test run.

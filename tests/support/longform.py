@@ -18,7 +18,7 @@ from specedge.runtime.options import TranscribeOptions
 Samples = NDArray[np.float32]
 
 RATE_HZ = 16_000
-SAMPLES_FOLDER = Path(__file__).resolve().parents[2] / "models" / "bundled" / "samples"
+SAMPLES_FOLDER = Path(__file__).resolve().parents[2] / "tests" / "assets" / "samples"
 # Sums in float32 in another order: what differs by less is the same.
 TOLERANCES = {"avg_logprob": 2e-3, "no_speech_prob": 2e-3, "compression_ratio": 1e-9}
 # openai-whisper's names, where they are not ours.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from specedge.runtime.audio.audio import open_audio
 from support.tree import ROOT
 
-SAMPLES = tuple(ROOT / "models" / "bundled" / "samples" / name for name in ("maintenance.wav", "notes.wav"))
+SAMPLES = tuple(ROOT / "tests" / "assets" / "samples" / name for name in ("maintenance.wav", "notes.wav"))
 _EXPONENTS = {"white": 0.0, "pink": 0.5, "brown": 1.0}
 
 

@@ -1,14 +1,37 @@
-"""Where test data lies that the tree does not carry: in the folder `shared` beside it, if there is one."""
+"""Where test data lies: the demo model and its recordings, and what the tree does not carry, in the folder `shared`."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
-DEMO = _ROOT / "models" / "bundled" / "demo"
+_ASSETS = _ROOT / "tests" / "assets"
 _SHARED = _ROOT.parent / "shared"
+
+
+def _unpacked(archive: Path) -> Path:
+    """The folder `demo` of an archive, unpacked once for each content of it; processes may race for it."""
+    folder = _ROOT / "build" / f"test-assets-{hashlib.sha256(archive.read_bytes()).hexdigest()[:16]}"
+    if not folder.is_dir():
+        folder.parent.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=folder.parent))
+        with tarfile.open(archive) as tar:
+            tar.extractall(made, filter="data")
+        try:
+            os.rename(made, folder)
+        except OSError:  # another process was first
+            shutil.rmtree(made)
+    return folder / "demo"
+
+
+DEMO = _unpacked(_ASSETS / "demo.tar.xz")  # a small trained Whisper: tests/assets/README.md
 
 
 def shared(*parts: str) -> Path:
@@ -21,4 +44,4 @@ def shared(*parts: str) -> Path:
 
 def samples() -> tuple[Path, ...]:
     """The recordings of sentences that the demo knows."""
-    return tuple(sorted((_ROOT / "models" / "bundled" / "samples").glob("*.wav")))
+    return tuple(sorted((_ASSETS / "samples").glob("*.wav")))

@@ -14,7 +14,7 @@ from specedge.runtime.cli import main
 from support.paths import DEMO
 from support.tree import ROOT
 
-SAMPLES = ROOT / "models" / "bundled" / "samples"
+SAMPLES = ROOT / "tests" / "assets" / "samples"
 
 
 @pytest.fixture(scope="module")

@@ -383,7 +383,7 @@ def bundled(model: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def as_json(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
-    sample = str(ROOT / "models" / "bundled" / "samples" / "notes.wav")
+    sample = str(ROOT / "tests" / "assets" / "samples" / "notes.wav")
     assert main.main(["transcribe", sample, "-q", "-l", "en", "-f", "json", *args]) == 0
     return json.loads(capsys.readouterr().out)
 
