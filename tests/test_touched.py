@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support.paths import DEMO
+from support.paths import DEMO, SAMPLES_FOLDER
 
-TALK = DEMO.parent / "samples" / "maintenance.wav"
+TALK = SAMPLES_FOLDER / "maintenance.wav"
 
 # Runs in the fresh process: what Python tells an audit hook of before it happens.
 _PROBE = """

@@ -35,7 +35,7 @@ from specedge.runtime.engine.engine import Engine  # noqa: E402
 from specedge.runtime.engine.session import RUNTIME_VERSION  # noqa: E402
 from specedge.runtime.options import DRAFTERS, HAS_MODEL, DrafterOptions, TranscribeOptions  # noqa: E402
 from support.lossless import OnceEncoded, Run, Sound, difference, run  # noqa: E402
-from support.paths import DEMO  # noqa: E402
+from support.paths import DEMO, SAMPLES_FOLDER  # noqa: E402
 
 PRECISIONS = ("int8", "int4", "fp32")
 OPTIONS = TranscribeOptions(language="en")
@@ -97,7 +97,7 @@ def said(made: Run) -> str:
 def drafters(bundle: Bundle) -> None:
     """Each drafter beside none on each of the bundled recordings."""
     engine = OnceEncoded(Engine(bundle, threads=1, cache=False))
-    for recording in sorted((DEMO.parent / "samples").glob("*.wav")):
+    for recording in sorted(SAMPLES_FOLDER.glob("*.wav")):
         sound = decode_audio(str(recording))
         plain = run(engine, bundle, sound, OPTIONS, None)
         done("text", recording.stem, lambda made: {"text": said(made), "n_tokens": made.n_tokens}, plain)

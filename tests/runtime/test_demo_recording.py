@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import specedge
 from specedge.runtime.audio.audio import SAMPLE_RATE, open_audio
-from support.paths import DEMO
+from support.paths import SAMPLES_FOLDER
 
 TEXTS = {
     "maintenance": "Call the maintenance crew to generator two.",
@@ -23,7 +23,7 @@ def recording(seed: int) -> tuple[NDArray[np.float32], list[tuple[str, float, fl
     rng = random.Random(seed)
     sounds = {}
     for name in TEXTS:
-        with open_audio(DEMO.parent / "samples" / f"{name}.wav") as stream:
+        with open_audio(SAMPLES_FOLDER / f"{name}.wav") as stream:
             sounds[name] = stream.read(10 * SAMPLE_RATE)
     parts, truth, at = [np.zeros(SAMPLE_RATE // 2, np.float32)], [], SAMPLE_RATE // 2
     for _ in range(10):

@@ -13,6 +13,7 @@ import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
 _ASSETS = _ROOT / "tests" / "assets"
+SAMPLES_FOLDER = _ASSETS / "samples"  # sentences that the demo knows
 _SHARED = _ROOT.parent / "shared"
 
 
@@ -44,4 +45,4 @@ def shared(*parts: str) -> Path:
 
 def samples() -> tuple[Path, ...]:
     """The recordings of sentences that the demo knows."""
-    return tuple(sorted((_ASSETS / "samples").glob("*.wav")))
+    return tuple(sorted(SAMPLES_FOLDER.glob("*.wav")))
