@@ -9,6 +9,7 @@ original audio. Differences from openai-whisper:
 * a segment without text or duration is left out instead of kept with empty text, so ids count the others;
 * hotwords, prefix, language detection over several windows and a language for each window (`multilingual`) are
   faster-whisper's;
+* of texts that all fail their tests the best counts, as in faster-whisper, not the last;
 * a clip that ends behind the audio ends with it, and a seek always advances;
 * control tokens are never written, even with an empty list of suppressed tokens.
 """
@@ -84,11 +85,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """The decoding that counts, its compression ratio, and the statistics of all attempts."""
+    """The decoding that counts, its compression ratio, the statistics of all attempts, and the last temperature tried.
+
+    is_last: whether no other was tried after it.
+    """
 
     result: WindowResult
     compression_ratio: float
     speculation: Speculation
+    last_temperature: float
+    is_last: bool
 
 
 def decode_with_fallback(
@@ -101,19 +107,27 @@ def decode_with_fallback(
     """Run `decode(temperature)` until its text passes or temperatures end; `thrown_away` after each that failed.
 
     A text fails when it repeats itself (compression ratio) or is unlikely (average log-probability). An unlikely text
-    in silence passes, because a higher temperature would invent something. When all fail the last one counts, as in
-    openai-whisper.
+    in silence passes, because a higher temperature would invent something. When all fail the likeliest of those that do
+    not repeat themselves counts, as in faster-whisper, else the one that does least; in openai-whisper the last.
     """
-    speculation: Speculation | None = None
-    last = len(options.temperature) - 1
-    for i, temperature in enumerate(options.temperature):
+    attempts: list[Attempt] = []
+    for temperature in options.temperature:
+        if attempts:
+            thrown_away()
         result = yield from decode(temperature)
-        speculation = result.speculation if speculation is None else speculation.plus(result.speculation)
-        ratio = compression_ratio(spoken_text(result.tokens, tokenizer))
-        if i == last or not _fails(result, ratio, options):
-            return Attempt(result=result, compression_ratio=ratio, speculation=speculation)
-        thrown_away()
-    raise AssertionError("TranscribeOptions has one temperature or more")
+        attempt = Attempt(
+            result=result,
+            compression_ratio=compression_ratio(spoken_text(result.tokens, tokenizer)),
+            speculation=attempts[-1].speculation.plus(result.speculation) if attempts else result.speculation,
+            last_temperature=temperature,
+            is_last=True,
+        )
+        if not _fails(attempt, options):
+            return attempt
+        attempts.append(attempt)
+    best = min(attempts, key=lambda one: _badness(one, options))
+    last = attempts[-1]
+    return replace(last, result=best.result, compression_ratio=best.compression_ratio, is_last=best is last)
 
 
 def is_silence(result: WindowResult, options: TranscribeOptions) -> bool:
@@ -142,13 +156,22 @@ def spoken_text(tokens: Iterable[int], tokenizer: Tokenizer) -> str:
     return b"".join(parts).decode("utf-8", errors="replace").strip()
 
 
-def _fails(result: WindowResult, ratio: float, options: TranscribeOptions) -> bool:
-    log_prob, silent = options.log_prob_threshold, options.no_speech_threshold
+def _fails(attempt: Attempt, options: TranscribeOptions) -> bool:
+    result, log_prob, silent = attempt.result, options.log_prob_threshold, options.no_speech_threshold
     is_unsure = log_prob is not None and result.avg_logprob < log_prob
     if is_unsure and silent is not None and result.no_speech_prob > silent:
         return False
-    repeats = options.compression_ratio_threshold is not None and ratio > options.compression_ratio_threshold
-    return repeats or is_unsure
+    return is_unsure or _repeats(attempt, options)
+
+
+def _repeats(attempt: Attempt, options: TranscribeOptions) -> bool:
+    threshold = options.compression_ratio_threshold
+    return threshold is not None and attempt.compression_ratio > threshold
+
+
+def _badness(attempt: Attempt, options: TranscribeOptions) -> tuple[bool, float]:
+    repeats = _repeats(attempt, options)
+    return repeats, attempt.compression_ratio if repeats else -attempt.result.avg_logprob
 
 
 def _only_coldest(options: TranscribeOptions) -> TranscribeOptions:
@@ -425,13 +448,13 @@ class Transcription(Iterator[Segment]):
         )
         outcome = self._follow(encoded, cut)
         self._last_speech_s = outcome.last_speech_s
-        self._end(() if outcome.is_skipped else result.tokens)
+        self._end(() if outcome.is_skipped or not attempt.is_last else result.tokens)
         if outcome.is_skipped:
             return [], outcome.seek
         text, pieces = self._tokenizer.decode, outcome.pieces
         kept = [piece for piece in pieces if piece.start_s != piece.end_s and text(piece.tokens).strip()]
         self._earlier = self._earlier[sum(len(piece.tokens) for piece in kept) :]
-        self._prompts.add([piece.tokens for piece in kept], result.temperature)
+        self._prompts.add([piece.tokens for piece in kept], attempt.last_temperature)
         return [self._segment(piece, encoded.seek, attempt) for piece in kept], outcome.seek
 
     def _end(self, tokens: tuple[int, ...]) -> None:

@@ -45,7 +45,7 @@ LOOP = replace(GOOD, tokens=tuple(words(" the") * 60))
         ([SILENT, GOOD], {"no_speech_threshold": None}, [0.0, 0.2]),
         ([replace(LOOP, avg_logprob=-1.5, no_speech_prob=0.9)], {}, [0.0]),
         ([replace(LOOP, no_speech_prob=0.9), GOOD], {}, [0.0, 0.2]),
-        ([UNSURE] * 6, {}, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        ([UNSURE] * 5 + [GOOD], {}, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
         ([UNSURE], {"log_prob_threshold": None}, [0.0]),
         ([LOOP], {"compression_ratio_threshold": None}, [0.0]),
         ([UNSURE], {"temperature": (0.6,)}, [0.6]),
@@ -71,6 +71,27 @@ def test_temperatures_rise_until_a_text_passes(
     assert asked == expected and n_thrown_away == len(expected) - 1
     assert attempt.result.temperature == expected[-1]
     assert attempt.speculation.tokens == 3 * len(expected), "what was thrown away is counted too"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "avg_logprobs", "kept"),
+    [
+        ([(" the", " pump")] * 3, [-1.5, -1.2, -3.0], 1),  # the likeliest
+        ([(" the", " pump"), (" the",) * 60, (" the",) * 60], [-1.5, -0.1, -0.2], 0),  # of those that repeat nothing
+        ([(" the",) * 90, (" the",) * 60, (" the",) * 70], [-0.1, -0.9, -0.2], 1),  # or that repeat least
+    ],
+)
+def test_the_best_counts_when_all_fail(tokens: list[tuple[str, ...]], avg_logprobs: list[float], kept: int) -> None:
+    answers = [replace(GOOD, tokens=tuple(words(*t)), avg_logprob=p) for t, p in zip(tokens, avg_logprobs, strict=True)]
+
+    def decode(temperature: float) -> Decoding[WindowResult]:
+        return replace(answers[int(temperature)], temperature=temperature)
+        yield ()
+
+    options = TranscribeOptions(temperature=(0.0, 1.0, 2.0))
+    attempt = alone(NO_ENGINE, decode_with_fallback(decode, options, tokenizer(SPECIAL), thrown_away=lambda: None))
+    assert attempt.result == replace(answers[kept], temperature=float(kept))
+    assert (attempt.last_temperature, attempt.is_last) == (2.0, False)
 
 
 def test_silence_is_unlikely_text_where_nobody_speaks() -> None:

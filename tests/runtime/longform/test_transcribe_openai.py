@@ -170,6 +170,8 @@ def our_segments(
 
     patch.setattr("specedge.runtime.longform.transcribe.decoding", decode)
     patch.setattr("specedge.runtime.longform.transcribe.MelStream", Mels)
+    # Where all temperatures fail openai-whisper keeps the last text, the one difference of the fallback.
+    patch.setattr("specedge.runtime.longform.transcribe._badness", lambda attempt, _: -attempt.last_temperature)
     stream: Any = types.SimpleNamespace(again=None)
     result = Transcription(
         ScriptedEngine(SPECIAL, [Script(tokens=[])]),
