@@ -28,6 +28,7 @@ from ..engine.engine import Engine
 from ..options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from ..text.words import UNSPACED_LANGUAGES
 from .segments import Segment, Word
+from .times import settle
 from .transcribe import compression_ratio
 from .windows import AudioContext, Piece, frames_to_s
 from .words import time_words
@@ -115,7 +116,10 @@ def align_text(
                 last_speech_s=last_speech_s,
                 time_offset_s=frames_to_s(part.seek),
             )
-            for number, piece in zip(numbers, timed, strict=True):
+            spoken = [(number, piece) for number, piece in zip(numbers, timed, strict=True) if piece.words]
+            end_s = frames_to_s(part.seek + part.n_frames)
+            settled = settle([piece for _, piece in spoken], last_speech_s, end_s)
+            for (number, _), piece in zip(spoken, settled, strict=True):
                 seeks.setdefault(number, part.seek)
                 words[number] += piece.words
                 last_speech_s = piece.end_s

@@ -10,6 +10,7 @@ original audio. Differences from openai-whisper:
 * hotwords, prefix, language detection over several windows and a language for each window (`multilingual`) are
   faster-whisper's;
 * of texts that all fail their tests the best counts, as in faster-whisper, not the last;
+* times of results are settled (`times.py`): in order, inside the audio, none without length;
 * a clip that ends behind the audio ends with it, and a seek always advances;
 * control tokens are never written, even with an empty list of suppressed tokens.
 """
@@ -52,6 +53,7 @@ from ..text.transcripts import is_unspaced
 from . import words
 from .prompts import Prompts, SpeechPrompts
 from .segments import DraftedSegment, Segment
+from .times import settle
 from .windows import (
     AudioContext,
     Cut,
@@ -275,6 +277,7 @@ class Transcription(Iterator[Segment]):
         self._prompts = _prompts(options, bundle)
         self._rules: RuleSet | None = None
         self._last_speech_s, self._span_start, self._ids = 0.0, self._spans[0][0], itertools.count()
+        self._given_until_s = 0.0  # where the last segment ended
         self.language = language_given(self._special, options)
         self._detects = self._special.is_multilingual and self._special.says_language
         self.language_probabilities: dict[str, float] = {}
@@ -455,6 +458,8 @@ class Transcription(Iterator[Segment]):
         kept = [piece for piece in pieces if piece.start_s != piece.end_s and text(piece.tokens).strip()]
         self._earlier = self._earlier[sum(len(piece.tokens) for piece in kept) :]
         self._prompts.add([piece.tokens for piece in kept], attempt.last_temperature)
+        kept = settle(kept, self._given_until_s, frames_to_s(encoded.seek + encoded.n_content_frames))
+        self._given_until_s = kept[-1].end_s if kept else self._given_until_s
         return [self._segment(piece, encoded.seek, attempt) for piece in kept], outcome.seek
 
     def _end(self, tokens: tuple[int, ...]) -> None:

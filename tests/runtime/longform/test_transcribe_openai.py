@@ -170,7 +170,8 @@ def our_segments(
 
     patch.setattr("specedge.runtime.longform.transcribe.decoding", decode)
     patch.setattr("specedge.runtime.longform.transcribe.MelStream", Mels)
-    # Where all temperatures fail openai-whisper keeps the last text, the one difference of the fallback.
+    # Where all temperatures fail openai-whisper keeps the last text, and times are where the model says.
+    patch.setattr("specedge.runtime.longform.transcribe.settle", lambda pieces, *_: pieces)
     patch.setattr("specedge.runtime.longform.transcribe._badness", lambda attempt, _: -attempt.last_temperature)
     stream: Any = types.SimpleNamespace(again=None)
     result = Transcription(
