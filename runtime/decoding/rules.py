@@ -219,7 +219,8 @@ class RuleSet:
     """The rules of one window. Build it with `build_rules`.
 
     blank_ids, suppressed_ids: sorted token ids below `n_vocab`; forbidden: the suppressed ids as a set, which no prefix
-    allows; timestamps: False for the prompt with <|notimestamps|>, where openai-whisper has no rules of time.
+    allows; timestamps: False for the prompt with <|notimestamps|>, where openai-whisper has no rules of time; begun:
+    the beginning of the text, which ends the prompt, as CTranslate2 takes a prefix.
     """
 
     layout: TokenLayout
@@ -231,14 +232,16 @@ class RuleSet:
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
     length_decay: tuple[float, float] | None = None
+    begun: tuple[int, ...] = ()
 
     def apply(self, logits: Logits, sampled: Sequence[int]) -> None:
         """Apply all rules in order, in place, to the logits of all tokens, f32[n_vocab].
 
-        `sampled` is the prefix without the prompt and without a prefix that is part of the prompt, so its beginning is
-        openai-whisper's `sample_begin`.
+        `sampled` is the prefix without the prompt, so its beginning is openai-whisper's `sample_begin`.
         """
         layout = self.layout
+        if self.begun:
+            sampled = [*self.begun, *sampled]
         if layout.other_ends:
             join_ends(logits, layout)
         if self.repetition_penalty != 1.0 and sampled:

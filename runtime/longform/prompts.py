@@ -1,12 +1,12 @@
 """Prompts of windows: the text before a window, the initial prompt, hotwords, and a prefix.
 
-    [sot_prev, hotwords or carried prompt, earlier text] sot, language, task, [no_timestamps], [prefix]
+    [sot_prev, hotwords or carried prompt, earlier text] sot, language, task, [no_timestamps], [<|0.00|>, prefix]
 
 The ids between sot_prev and sot take at most half of the text positions less one and lose their beginning when they are
 too long (openai-whisper's `DecodingTask._get_initial_tokens`). Hotwords and prefix are faster-whisper's (`get_prompt`):
-hotwords stand before every window, without a prefix; the prefix begins the first window alone. Two differences: the
-prefix follows without a <|0.00|> before it, as in openai-whisper's `decode`, and hotwords take room from the earlier
-text, where faster-whisper lets both grow to the full length.
+hotwords stand before every window, without a prefix; the prefix begins the first window alone, with timestamps behind
+<|0.00|>, and is part of its text. One difference: hotwords take room from the earlier text, where faster-whisper lets
+both grow to the full length.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ __all__ = ["Prompts", "SpeechPrompts"]
 class Prompts:
     """The prompts of one recording's windows, and as much of the text so far as prompts can hold.
 
-    n_text_ctx: the model's text positions. Raises what `Tokenizer.encode` raises.
+    n_text_ctx: the model's text positions; begun: the ids that the first window's text begins with. Raises what
+    `Tokenizer.encode` raises.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Prompts:
         self._options, self._special = options, special
         self._limit = n_text_ctx // 2 - 1
         self._initial = _ids(options.initial_prompt, tokenizer)
-        self._prefix = _ids(options.prefix, tokenizer)[: self._limit]
-        self._hotwords = () if self._prefix else _ids(options.hotwords, tokenizer)[: self._limit]
+        prefix = _ids(options.prefix, tokenizer)[: self._limit]
+        starts = () if options.without_timestamps or not prefix else (special.timestamp_begin,)
+        self.begun = (*starts, *prefix)
+        self._hotwords = () if prefix else _ids(options.hotwords, tokenizer)[: self._limit]
         self._earlier: list[int] = []
         self._has_initial = True
         self._text: list[int] = []
@@ -51,7 +54,7 @@ class Prompts:
 
         Raises UsageError for a language or task that the model does not have.
         """
-        prefix = self._prefix if is_first else ()
+        prefix = self.begun if is_first else ()
         earlier = self._before() if prefix or not self._hotwords else self._behind_hotwords()
         sot = self._special.prompt(language, self._options.task, not self._options.without_timestamps)
         return [*([self._special.sot_prev, *earlier] if earlier else []), *sot, *prefix]
@@ -115,7 +118,7 @@ class SpeechPrompts:
                 f"initial_prompt and hotwords: {len(self.context)} tokens, and this model has room for {n_context}; "
                 "give less"
             )
-        self._prefix = _ids(options.prefix, tokenizer)[: self._limit]
+        self.begun = _ids(options.prefix, tokenizer)[: self._limit]
         self._text: list[int] = []
 
     @property
@@ -123,7 +126,7 @@ class SpeechPrompts:
         return tuple(self._text)
 
     def window(self, language: str | None, *, is_first: bool, n_audio: int = 0) -> list[int]:
-        return [*self._special.prompt(n_audio, language, self.context), *(self._prefix if is_first else ())]
+        return [*self._special.prompt(n_audio, language, self.context), *(self.begun if is_first else ())]
 
     def add(self, segments: Sequence[Sequence[int]], temperature: float) -> None:
         self._text += [token for segment in segments for token in segment if token < self._special.eot]

@@ -176,6 +176,18 @@ def _badness(attempt: Attempt, options: TranscribeOptions) -> tuple[bool, float]
     return repeats, attempt.compression_ratio if repeats else -attempt.result.avg_logprob
 
 
+def _behind(begun: tuple[int, ...], result: WindowResult) -> WindowResult:
+    """The result with the ids that were given before its own; nobody guessed them, and they are certain."""
+    n = len(begun)
+    return replace(
+        result,
+        tokens=(*begun, *result.tokens),
+        token_logprobs=(*[0.0] * n, *result.token_logprobs),
+        sources=(*[""] * n, *result.sources) if result.sources else (),
+        n_drafted=(*[0] * n, *result.n_drafted) if result.n_drafted else (),
+    )
+
+
 def _only_coldest(options: TranscribeOptions) -> TranscribeOptions:
     return replace(options, temperature=options.temperature[:1])
 
@@ -451,7 +463,8 @@ class Transcription(Iterator[Segment]):
         )
         outcome = self._follow(encoded, cut)
         self._last_speech_s = outcome.last_speech_s
-        self._end(() if outcome.is_skipped or not attempt.is_last else result.tokens)
+        n_begun = len(self._prompts.begun) if is_first else 0
+        self._end(() if outcome.is_skipped or not attempt.is_last else result.tokens[n_begun:])
         if outcome.is_skipped:
             return [], outcome.seek
         text, pieces = self._tokenizer.decode, outcome.pieces
@@ -489,7 +502,8 @@ class Transcription(Iterator[Segment]):
         history = self._prompts.history
         if self._rules is None:
             self._rules = window_rules(options, self._manifest, self._tokenizer)
-        rules, acceptance = self._rules, rule_named(options.accept)
+        begun = self._prompts.begun if is_first else ()
+        rules, acceptance = replace(self._rules, begun=begun), rule_named(options.accept)
         n_sample = n_text_ctx - len(prompt) if self._manifest.kind == SPEECH else None
 
         def decode(temperature: float) -> Decoding[WindowResult]:
@@ -511,7 +525,8 @@ class Transcription(Iterator[Segment]):
                 earlier=self._earlier,
                 keeps_sources=options.draft_sources,
             )
-            return decoding(self._engine, encoded.features, prompt, chosen, guard, n_paths=self._n_paths)
+            result = yield from decoding(self._engine, encoded.features, prompt, chosen, guard, n_paths=self._n_paths)
+            return _behind(begun, result) if begun else result
 
         def thrown_away() -> None:
             guard.end(())

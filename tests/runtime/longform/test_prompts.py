@@ -51,3 +51,5 @@ def test_a_prefix_begins_the_first_window_alone_and_replaces_hotwords() -> None:
     sot = SPECIAL.prompt("en", timestamps=False)
     assert made.window("en", is_first=True) == [*sot, THE, PUMP]
     assert made.window("en", is_first=False) == sot
+    timed = prompts(prefix="the pump")
+    assert timed.window("en", is_first=True) == [*SOT, SPECIAL.timestamp_begin, THE, PUMP]

@@ -71,6 +71,17 @@ def test_complete_segments_move_the_window_to_the_last_timestamp() -> None:
     assert result.duration_s == 34.0 and result.speculation.passes == result.speculation.tokens
 
 
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_a_prefix_is_the_beginning_of_the_text(is_timed: bool) -> None:
+    """And the rules see it: a text may end at once behind it, and a timestamp closes what it began."""
+    end = [at(2), at(2)] if is_timed else []
+    for said, text in ((ZERO, " the pump zero one"), ([], " the pump")):
+        script = Script(tokens=[*said, *end])
+        found, _, _ = run([script], 2.0, prefix="the pump", n_prompt=6, without_timestamps=not is_timed)
+        assert spans(found) == [(0.0, 2.0, text)]
+        assert found[0].tokens == [*([at(0)] if is_timed else []), *PUMP[:2], *said, *end[:1]]
+
+
 def test_silence_is_passed_over_unless_the_text_is_likely() -> None:
     silent = Script(tokens=[at(0), *PUMP, at(1), at(1)], no_speech_prob=0.8, logprob=-3.0)
     sure = Script(tokens=[at(0), *ZERO, at(2), at(2)], no_speech_prob=0.8, logprob=-0.1)
