@@ -192,9 +192,7 @@ class _Run:
             self._notify(f"{name}: the drafter {request.drafter.name} failed and was dropped: {info.drafter_error}")
         if self._paths:
             if self._segments or self._stopped_by is None:
-                self._written = write_transcript(
-                    self._paths, self._transcript(), request.subtitles, names_are_whole=request.output.skips_existing
-                )
+                self._written = write_transcript(self._paths, self._transcript(), request.subtitles)
                 if self._stopped_by is None:
                     self._remark(f"{self._tally.mark}wrote {', '.join(map(str, self._written.values()))}")
         elif self._streamed is None:

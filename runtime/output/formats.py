@@ -10,7 +10,7 @@ Subtitles are cut as openai-whisper cuts them (`SubtitlesWriter`). With words a 
 them is written as one word, where openai-whisper fails. A cue is given as soon as the segments so far decide it, so
 that live audio has subtitles.
 
-A stopped transcription never replaces an older file, which may be whole: it is written beside it, as NAME.partial.txt.
+A stopped transcription never has the name of a whole one: it is written as NAME.partial.txt.
 """
 
 from __future__ import annotations
@@ -340,14 +340,13 @@ def plain(value: Any) -> Any:
 
 
 def write_transcript(
-    paths: Mapping[str, Path], transcript: Transcript, subtitles: SubtitleOptions, *, names_are_whole: bool = False
+    paths: Mapping[str, Path], transcript: Transcript, subtitles: SubtitleOptions
 ) -> Mapping[str, Path]:
-    """Write a file for each format and return their paths: `paths`, or others where older files are kept.
+    """Write a file for each format and return their paths: `paths`, or others for a stopped transcription.
 
-    names_are_whole: a stopped transcription never gets these names, even where nothing has them yet. Raises
-    ResourceError when one cannot be written, UsageError when it would replace a file that is no transcript.
+    Raises ResourceError when one cannot be written, UsageError when it would replace a file that is no transcript.
     """
-    if transcript.interrupted and (names_are_whole or any(map(os.path.lexists, paths.values()))):
+    if transcript.interrupted:
         paths = _beside(paths)
     for format, path in paths.items():
         write_atomic(path, render(format, transcript, subtitles), KINDS[format])

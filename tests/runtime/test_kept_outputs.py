@@ -115,10 +115,10 @@ def test_an_older_transcript_stays_where_one_is_stopped(here: Path, number: int)
 
 
 @posix_only
-def test_a_first_transcript_has_its_name_where_it_is_stopped(here: Path) -> None:
+def test_a_part_never_has_the_name_of_a_whole_transcript(here: Path) -> None:
     wav("talk.wav", 120)
-    assert "what is done" not in _stopped("talk.wav", "-o", "out")
-    assert os.listdir("out") == ["talk.txt"]
+    assert _stopped("talk.wav", "-o", "out").endswith("; what is done is in out/talk.partial.txt\n")
+    assert os.listdir("out") == ["talk.partial.txt"]
 
 
 @posix_only

@@ -82,11 +82,13 @@ def test_a_signal_leaves_the_segments_done_in_files(here: Path, number: int, ext
     command += ["-o", "out", "-f", "json,srt", *extra]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 128 + number and done.stdout == ""
-    assert re.search(r"^specedge: interrupted: a\.wav at \d:\d\d of 2:00\n\Z", done.stderr, re.MULTILINE)
-    value = json.loads(Path("out/a.json").read_text())
+    assert re.search(
+        r"^specedge: interrupted: a\.wav at \d:\d\d of 2:00; what is done is in .*\n\Z", done.stderr, re.MULTILINE
+    )
+    value = json.loads(Path("out/a.partial.json").read_text())
     assert value["interrupted"] is True and value["segments"]
-    assert Path("out/a.srt").read_text().count("-->") == len(value["segments"])
-    assert sorted(os.listdir("out")) == ["a.json", "a.srt"], "nothing temporary"
+    assert Path("out/a.partial.srt").read_text().count("-->") == len(value["segments"])
+    assert sorted(os.listdir("out")) == ["a.partial.json", "a.partial.srt"], "nothing temporary"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")

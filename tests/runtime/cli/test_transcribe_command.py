@@ -138,7 +138,7 @@ def test_an_interrupt_gives_the_cue_that_was_being_made(
 def test_an_interrupt_ends_the_others_too(capsys: pytest.CaptureFixture[str], says: Any) -> None:
     says(spoken(0.0, " the"), stops=KeyboardInterrupt())
     _, err = run(capsys, wav("a.wav"), wav("b.wav"), "-o", "out", code=130)
-    assert os.listdir("out") == ["a.txt"] and "interrupted: a.wav" in err
+    assert os.listdir("out") == ["a.partial.txt"] and "interrupted: a.wav" in err
 
 
 def test_a_file_that_fails_half_way_leaves_no_output(capsys: pytest.CaptureFixture[str], says: Any) -> None:
