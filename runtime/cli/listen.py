@@ -79,7 +79,7 @@ _OUTPUT = (
 def listen(source: str | None, **given: Any) -> None:
     """Turn speech into text while it is spoken, from the microphone, or from standard input with `-`.
 
-    Text is confirmed once two passes over the growing audio agree on it. Into a file or a pipe each utterance is a
+    Text is confirmed when an utterance ends, and in long ones bit by bit. Into a file or a pipe each utterance is a
     line. With --json lines that are not final give what is known of the utterance so far. Ctrl-C
     ends; the rest is written first. A microphone needs the extra [mic].
 
@@ -213,7 +213,7 @@ class LiveText:
         room = width - _width(self._line)
         shown = tentative if self._line else tentative.lstrip()
         while _width(shown) > room:
-            shown = shown[:-1]
+            shown = shown[1:]  # the last words are the new ones
         dimmed = f"{_DIM}{shown}{_PLAIN}" if shown else ""
         self._write(_CLEAR_LINE + "".join(line + "\n" for line in done) + self._line + dimmed)
 

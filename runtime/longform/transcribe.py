@@ -270,9 +270,12 @@ class Transcription(Iterator[Segment]):
         n_paths: int | None = None,
         *,
         goes_on: bool = False,
+        once: bool = False,
     ) -> None:
         if not goes_on:
             engine.forget()
+        options = _only_coldest(options) if once else options
+        self._once = once
         self._n_paths = engine.n_paths if n_paths is None else n_paths
         self._engine, self._stream, self._options = engine, stream, options
         self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
@@ -486,7 +489,7 @@ class Transcription(Iterator[Segment]):
         if encoded.whole is None:
             return (yield from self._attempt(encoded, options, is_first=is_first)), encoded
         attempt = yield from self._attempt(encoded, _only_coldest(options), is_first=is_first)
-        if not _fails_over_silence(attempt, options):
+        if self._once or not _fails_over_silence(attempt, options):
             return attempt, encoded
         self._guard.end(())
         _log.info("%.1f s: the text repeats itself or is unlikely: the whole window", frames_to_s(encoded.seek))
@@ -689,16 +692,27 @@ def transcribe(
     earlier: tuple[int, ...] = (),
     n_paths: int | None = None,
     goes_on: bool = False,
+    once: bool = False,
 ) -> Transcription:
     """Transcribe `stream` lazily. `on_progress` gets the seconds done; `earlier`: as in `WindowContext`.
 
     n_paths: of a draft tree in a pass, None for as many as can be; 1 for one whose passes are shared. goes_on: whether
-    the engine has met how this audio begins in its last transcription, so that it recalls what it can.
+    the engine has met how this audio begins in its last transcription, so that it recalls what it can. once: whether
+    each window is decoded a single time, at the first temperature, whatever becomes of it.
 
     Raises UsageError at once for a language or task the model does not have; while iterating AudioError, ModelError,
     ResourceError or Interrupted.
     """
     chosen = options or TranscribeOptions()
     return Transcription(
-        engine, bundle, stream, chosen, drafter, on_progress, earlier=earlier, n_paths=n_paths, goes_on=goes_on
+        engine,
+        bundle,
+        stream,
+        chosen,
+        drafter,
+        on_progress,
+        earlier=earlier,
+        n_paths=n_paths,
+        goes_on=goes_on,
+        once=once,
     )

@@ -173,7 +173,7 @@ def test_a_terminal_is_redrawn_in_place() -> None:
     text.close()
     assert out.getvalue().split(CLEAR)[1:] == [
         f"{DIM}one too{PLAIN}",
-        f"one two{DIM} three f{PLAIN}",
+        f"one two{DIM}our five{PLAIN}",
         "one two three\nfour",
         "four\n",
     ]

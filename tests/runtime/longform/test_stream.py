@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from specedge.errors import Interrupted, UsageError
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.decoding.decode import DecodeOptions
 from specedge.runtime.engine.engine import Engine
-from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate
+from specedge.runtime.longform import transcribe as transcribe_module
+from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate, split_units
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
@@ -55,15 +57,33 @@ def texts(updates: list[LiveUpdate]) -> list[tuple[str, str]]:
     return [(update.confirmed, update.tentative) for update in updates if not update.ends_utterance]
 
 
-def test_what_two_passes_agree_on_is_confirmed_and_the_rest_at_the_end() -> None:
-    passes = [words(" the", " pump"), words(" the", " pump", " is"), PUMP, [*PUMP, *ZERO]]
+def test_text_is_tentative_until_its_utterance_ends() -> None:
+    passes = [words(" the", " leak"), words(" the", " pump", " is"), PUMP, [*PUMP, *ZERO]]
     transcriber, engine = live([Script(tokens=[at(0), *said, at(0.9)]) for said in passes])
     updates = transcriber.feed(babble(3.0))
-    assert texts(updates) == [("", " the pump"), (" the pump", " is"), (" is", " on")]
-    assert texts(transcriber.finish()) == [(" on zero one", "")] and len(engine.mels) == 4
+    assert texts(updates) == [("", " the leak"), ("", " the pump is"), ("", " the pump is on")]
+    assert texts(transcriber.finish()) == [(" the pump is on zero one", "")] and len(engine.mels) == 4
     assert transcriber.finish() == []
     with pytest.raises(UsageError, match="is finished"):
         transcriber.feed(silence(1))
+
+
+def test_a_look_is_decoded_once_and_the_last_pass_may_fall_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that fails its tests confirms and shows nothing, and how long it gets is bounded."""
+    loop, unlikely = words(" the") * 200, Script(tokens=[at(0), *ZERO, at(0.9)], logprob=-3.0)
+    transcriber, engine = live([Script(tokens=[at(0), *loop], ends=False), unlikely, Script(tokens=[at(0), *PUMP])])
+    asked: list[DecodeOptions] = []
+    decode = transcribe_module.decoding
+
+    def noting(engine: Any, features: Any, prompt: Any, options: DecodeOptions, *rest: Any, **named: Any) -> Any:
+        asked.append(options)
+        return decode(engine, features, prompt, options, *rest, **named)
+
+    monkeypatch.setattr(transcribe_module, "decoding", noting)
+    assert transcriber.feed(babble(2.0)) == []
+    assert [(one.temperature, one.n_sample) for one in asked] == [(0.0, 57), (0.0, 82)]
+    engine.scripts[2:] = [unlikely]
+    assert texts(transcriber.finish()) != [] and [one.temperature for one in asked[2:]] == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
 
 
 def test_silence_is_not_decoded() -> None:
@@ -85,16 +105,29 @@ def test_a_second_of_silence_ends_an_utterance() -> None:
     assert transcriber.finish() == []
 
 
-def test_the_buffer_is_cut_where_a_confirmed_segment_ends() -> None:
+def test_long_speech_is_cut_behind_a_segment_that_two_looks_agree_on() -> None:
     first = Script(tokens=[at(0), *PUMP, at(2), at(2), *ZERO, at(2.9)])
-    second = Script(tokens=[at(0), *ZERO, at(1), at(1), *PUMP, at(1.9)])
-    transcriber, engine = live(
-        [Script(tokens=[at(0), *PUMP, at(1)]), Script(tokens=[at(0), *PUMP, at(2)]), first, second]
-    )
-    assert texts(transcriber.feed(babble(3.0))) == [("", " the pump is on"), (" the pump is on", ""), ("", " zero one")]
-    updates = transcriber.feed(babble(1.0, seed=1))
-    assert texts(updates) == [(" zero one", " the pump is on")]
-    assert abs(updates[0].start_s - 2.0) <= 0.25, "times count from the start of the audio"
+    moved = Script(tokens=[at(0), *PUMP, at(1), at(1), *ZERO, at(2.9)])
+    again = Script(tokens=[at(0), *words(" on"), *ZERO, at(1), at(1), *PUMP, at(1.9)])
+    transcriber, _ = live([first, first, moved, first, first, again, again], n_frames=600)
+    assert texts(transcriber.feed(babble(4.0))) == [("", " the pump is on zero one")], "no cut before two thirds"
+    assert texts(updates := transcriber.feed(babble(1.0, seed=1))) == [(" the pump is on", " zero one")]
+    assert updates[0].segments[0].end == 2.0
+    updates = transcriber.feed(babble(1.0, seed=2))
+    assert texts(updates) == [("", " zero one the pump is on")], "a word heard again behind the cut is left out"
+    assert updates[0].start_s >= 2.0, "times count from the start of the audio, and never run back"
+
+
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("", []),
+        (" Call the crew, now.", [" Call", " the", " crew,", " now."]),
+        ("私は猫。 ok", ["私", "は", "猫。", " ok"]),
+    ],
+)
+def test_units(text: str, units: list[str]) -> None:
+    assert split_units(text) == units
 
 
 @settings(max_examples=4)
@@ -131,9 +164,9 @@ def test_memory_stays_flat() -> None:
 def test_the_detected_language_is_kept_once_text_is_confirmed() -> None:
     engine = ScriptedEngine(SPECIAL, [Script(tokens=[at(0), *PUMP, at(1)])], language="de")
     transcriber = LiveTranscriber(engine, bundle(SPECIAL, n_frames=1000))
-    transcriber.feed(babble(1.0))
+    transcriber.feed(babble(2.0))
     assert transcriber.language is None
-    transcriber.feed(babble(1.0))
+    transcriber.feed(noise(32_000, rms=0.0005))
     assert transcriber.language == "de"
 
 
