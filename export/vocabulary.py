@@ -59,163 +59,113 @@ _ROLE_OF_SETTING = {
 # transformers' WhisperConfig writes these where nobody set anything, also for multilingual models with other ids.
 _UNSET = {"eos_token_id": 50256, "decoder_start_token_id": 50257}
 _REQUIRED = ("eot", "sot", "sot_lm", "sot_prev", "no_speech", "no_timestamps", "timestamp_begin")
+_ROLES = {*_ROLE_OF_TOKEN.values()}
 _LANGUAGE_TOKEN = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Published:
-    """One of the three layouts of the published checkpoints."""
-
-    n_vocab: int
-    multilingual: bool
-    roles: Mapping[str, int]
-    languages: Mapping[str, int]  # also those an English-only vocabulary reserves ids for
-
-
-def _published(n_text: int, n_languages: int, multilingual: bool) -> _Published:
-    codes = list(LANGUAGE_NAMES)[:n_languages]
-    names = ["eot", "sot", *codes, "translate", "transcribe", "sot_lm", "sot_prev", "no_speech", "no_timestamps"]
-    ids = {name: n_text + at for at, name in enumerate([*names, "timestamp_begin"])}
-    return _Published(
-        n_vocab=ids["timestamp_begin"] + N_TIMESTAMPS,
-        multilingual=multilingual,
-        languages={code: ids.pop(code) for code in codes},
-        roles=ids,
-    )
+def _published(n_text: int, n_languages: int) -> dict[str, int]:
+    """Id by role and language of a published layout; an English one reserves ids for languages all the same."""
+    roles = ("translate", "transcribe", "sot_lm", "sot_prev", "no_speech", "no_timestamps", "timestamp_begin")
+    names = ["eot", "sot", *list(LANGUAGE_NAMES)[:n_languages], *roles]
+    return {name: n_text + at for at, name in enumerate(names)}
 
 
 _PUBLISHED = {
-    layout.n_vocab: layout
-    for layout in (_published(50256, 99, False), _published(50257, 99, True), _published(50257, 100, True))
+    ids["timestamp_begin"] + N_TIMESTAMPS: ids
+    for ids in (_published(50256, 99), _published(50257, 99), _published(50257, 100))
 }
+_ENGLISH = 51864
+_TABLES = {50256: "gpt2", 50257: "multilingual"}  # by the end of text
 
 
 def standard_layout(n_vocab: int) -> SpecialTokens:
     """The layout of the published checkpoints with this vocabulary size. Raises `CheckpointError` for another size."""
-    published = _PUBLISHED.get(n_vocab)
-    if published is None:
+    if n_vocab not in _PUBLISHED:
         sizes = ", ".join(map(str, _PUBLISHED))
         raise CheckpointError(
             f"a vocabulary of {n_vocab} is no published Whisper size ({sizes}) and the checkpoint has no "
             "tokenizer files; put its tokenizer.json, or its vocab.json, beside the weights"
         )
+    return _layout(n_vocab, _PUBLISHED[n_vocab], n_vocab != _ENGLISH, N_TIMESTAMPS)
+
+
+def _layout(n_vocab: int, ids: Mapping[str, int], is_multilingual: bool, n_timestamps: int) -> SpecialTokens:
+    """ids: of roles and languages. Raises ModelError."""
+    found = {code: id_ for code, id_ in ids.items() if code not in _ROLES}
     return SpecialTokens(
         n_vocab=n_vocab,
-        **published.roles,
-        languages=published.languages if published.multilingual else {},
-        n_timestamps=N_TIMESTAMPS,
+        **{role: id_ for role, id_ in ids.items() if role in _ROLES},
+        languages=dict(sorted(found.items(), key=lambda item: item[1])) if is_multilingual else {},
+        n_timestamps=n_timestamps,
         time_precision_s=TIME_PRECISION_S,
     )
 
 
-class _Claims:
-    """What the files say so far: role or language -> id and who says so."""
-
-    def __init__(self) -> None:
-        self.roles: dict[str, int] = {}
-        self.languages: dict[str, int] = {}
-        self._sources: dict[str, str] = {}
-
-    def add(self, kind: str, name: str, id_: object, source: str) -> None:
-        if not isinstance(id_, int) or isinstance(id_, bool):
-            raise CheckpointError(f"{source} is {id_!r}, expected a token id")
-        known = self.languages if kind == "language" else self.roles
-        if known.setdefault(name, id_) != id_:
-            raise CheckpointError(
-                f"{source} says token {id_} and {self._sources[kind + name]} says {known[name]}: the checkpoint's "
-                "files contradict each other; take them all from one model"
-            )
-        self._sources.setdefault(kind + name, source)
-
-    def fit(self, layout: _Published) -> bool:
-        """Whether nothing said contradicts `layout`; a language it does not have counts only if its id is taken."""
-        taken = {*layout.roles.values(), *layout.languages.values()}
-        return all(layout.roles[role] == id_ for role, id_ in self.roles.items()) and all(
-            layout.languages[code] == id_ if code in layout.languages else id_ not in taken
-            for code, id_ in self.languages.items()
-        )
+def _fits(ids: Mapping[str, int], published: Mapping[str, int]) -> bool:
+    """Whether nothing said contradicts a layout; a language that it does not have counts only if its id is taken."""
+    taken = set(published.values())
+    return all(published[name] == id_ if name in published else id_ not in taken for name, id_ in ids.items())
 
 
-def _table(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = settings.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{key} of generation_config.json is no table of names and token ids")
-    return value
-
-
-def _collect(added: Mapping[str, int], config: Mapping[str, Any], generation: Mapping[str, Any]) -> _Claims:
-    claims = _Claims()
+def _said(added: Mapping[str, int], config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, int]:
+    """The ids of roles and languages that files say, which must agree. Raises CheckpointError."""
+    found: list[tuple[str, object, str]] = []
     for content, id_ in added.items():
-        source = f"the tokenizer's added token {content}"
         language = _LANGUAGE_TOKEN.fullmatch(content)
-        if content in _ROLE_OF_TOKEN:
-            claims.add("role", _ROLE_OF_TOKEN[content], id_, source)
-        elif language is not None and language[1] in LANGUAGE_NAMES:
-            claims.add("language", language[1], id_, source)
+        code = language[1] if language is not None and language[1] in LANGUAGE_NAMES else None
+        if content in _ROLE_OF_TOKEN or code is not None:
+            found.append((_ROLE_OF_TOKEN.get(content) or str(code), id_, f"the tokenizer's added token {content}"))
     for file, settings in (("generation_config.json", generation), ("config.json", config)):
         for key, role in _ROLE_OF_SETTING.items():
             value = settings.get(key)
-            if isinstance(value, list) and len(value) == 1:
-                value = value[0]
+            value = value[0] if isinstance(value, list) and len(value) == 1 else value
             if value is not None and not isinstance(value, list) and value != _UNSET.get(key):
-                claims.add("role", role, value, f"{key} of {file}")
-    for task, id_ in _table(generation, "task_to_id").items():
-        if task in ("translate", "transcribe"):
-            claims.add("role", task, id_, f"task_to_id of generation_config.json for {task}")
-    for token, id_ in _table(generation, "lang_to_id").items():
-        code = token.removeprefix("<|").removesuffix("|>")
-        claims.add("language", code, id_, f"lang_to_id of generation_config.json for {code}")
-    return claims
+                found.append((role, value, f"{key} of {file}"))
+    for key in ("task_to_id", "lang_to_id"):
+        table = generation.get(key) or {}
+        if not isinstance(table, dict):
+            raise CheckpointError(f"{key} of generation_config.json is no table of names and token ids")
+        for token, id_ in table.items():
+            name = token.removeprefix("<|").removesuffix("|>")
+            if key == "lang_to_id" or name in ("translate", "transcribe"):
+                found.append((name, id_, f"{key} of generation_config.json for {name}"))
+    ids, sources = dict[str, int](), dict[str, str]()
+    for name, value, source in found:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise CheckpointError(f"{source} is {value!r}, expected a token id")
+        if ids.setdefault(name, value) != value:
+            raise CheckpointError(
+                f"{source} says token {value} and {sources[name]} says {ids[name]}: the checkpoint's files contradict "
+                "each other; take them all from one model"
+            )
+        sources.setdefault(name, source)
+    return ids
 
 
-def _fitting(claims: _Claims, n_vocab: int) -> _Published | None:
-    """The published layout that fits what is said: the one of this very size, else the only smaller one."""
-    exact = _PUBLISHED.get(n_vocab)
-    if exact is not None and claims.fit(exact):
-        return exact
-    fitting = [layout for layout in _PUBLISHED.values() if layout.n_vocab < n_vocab and claims.fit(layout)]
-    return fitting[0] if len(fitting) == 1 else None
+def _fitting(ids: Mapping[str, int], n_vocab: int) -> int | None:
+    """The size of the published layout that fits what is said: the one of this very size, else the only smaller one."""
+    fitting = [size for size, layout in _PUBLISHED.items() if size <= n_vocab and _fits(ids, layout)]
+    return n_vocab if n_vocab in fitting else fitting[0] if len(fitting) == 1 else None
 
 
-def _check_size(claims: _Claims, added: Mapping[str, int], published: _Published | None, n_vocab: int) -> None:
+def _check_size(ids: Mapping[str, int], added: Mapping[str, int], published: int | None, n_vocab: int) -> None:
     """Raises CheckpointError for the files of one published model beside the weights of another.
 
     Rows that no file names are padding, unless there are as many as in another published model.
     """
-    named = max([0, *added.values(), *claims.languages.values(), *claims.roles.values()])
     if published is not None:
-        theirs = published.n_vocab
-        is_other = n_vocab in _PUBLISHED and theirs < n_vocab and named < theirs
+        theirs = published
+        is_other = n_vocab in _PUBLISHED and theirs < n_vocab and max([0, *added.values(), *ids.values()]) < theirs
     else:
-        theirs = next((layout.n_vocab for layout in _PUBLISHED.values() if claims.roles and claims.fit(layout)), 0)
-        begin = claims.roles.get("timestamp_begin", n_vocab)
+        says_roles = not _ROLES.isdisjoint(ids)
+        theirs = next((size for size, layout in _PUBLISHED.items() if says_roles and _fits(ids, layout)), 0)
+        begin = ids.get("timestamp_begin", n_vocab)
         is_other = theirs > n_vocab and begin + (_count_timestamps(added, begin) or n_vocab) > n_vocab
     if is_other:
         raise CheckpointError(
             f"the checkpoint's tokenizer files and configs are those of a Whisper of {theirs} tokens, its weights have "
             f"{n_vocab} rows; put the model's own tokenizer files beside its weights"
         )
-
-
-def _languages(claims: _Claims, published: _Published | None, generation: Mapping[str, Any]) -> dict[str, int]:
-    """Language codes and ids; none for an English-only model, whose vocabulary reserves the ids all the same."""
-    flag = generation.get("is_multilingual")
-    if not isinstance(flag, bool):
-        if generation.get("lang_to_id") or published is None:
-            flag = bool(claims.languages)
-        else:
-            flag = published.multilingual
-    if not flag:
-        return {}
-    languages = claims.languages or (published.languages if published is not None else {})
-    if not languages:
-        raise CheckpointError(
-            "generation_config.json says the model is multilingual, but no file says which tokens are its languages; "
-            "add lang_to_id to generation_config.json"
-        )
-    return dict(sorted(languages.items(), key=lambda item: item[1]))
 
 
 def _count_timestamps(added: Mapping[str, int], begin: int) -> int:
@@ -235,31 +185,38 @@ def read_layout(
     generation_config.json; each is {} where it is missing. Raises `CheckpointError` if the files contradict each other,
     name impossible ids, or leave a role open that no published layout fills.
     """
-    claims = _collect(added, config, generation)
-    published = _fitting(claims, n_vocab)
-    _check_size(claims, added, published, n_vocab)
-    if published is None and not added and not claims.roles:
+    ids = _said(added, config, generation)
+    published = _fitting(ids, n_vocab)
+    _check_size(ids, added, published, n_vocab)
+    if published is None and not added and _ROLES.isdisjoint(ids):
         return standard_layout(n_vocab)  # raises: neither a published size nor anything said
-    roles = {**(published.roles if published is not None else {}), **claims.roles}
-    if "no_timestamps" in roles:
-        roles.setdefault("timestamp_begin", roles["no_timestamps"] + 1)
-    missing = [role for role in _REQUIRED if role not in roles]
+    layout = {} if published is None else _PUBLISHED[published]
+    says_languages = not _ROLES.issuperset(ids)
+    known = {name: id_ for name, id_ in layout.items() if name in _ROLES or not says_languages} | ids
+    if "no_timestamps" in known:
+        known.setdefault("timestamp_begin", known["no_timestamps"] + 1)
+    missing = [role for role in _REQUIRED if role not in known]
     if missing:
         raise CheckpointError(
             f"the checkpoint's files do not say which token is {', '.join(missing)}, and what they say fits no "
             f"published layout within a vocabulary of {n_vocab}; put the model's own tokenizer files beside its weights"
         )
-    n_timestamps = _count_timestamps(added, roles["timestamp_begin"]) or (0 if published is None else N_TIMESTAMPS)
-    languages = _languages(claims, published, generation)
-    try:
-        return SpecialTokens(
-            n_vocab=n_vocab, **roles, languages=languages, n_timestamps=n_timestamps, time_precision_s=TIME_PRECISION_S
+    is_multilingual = generation.get("is_multilingual")
+    if not isinstance(is_multilingual, bool):
+        is_named = generation.get("lang_to_id") or published is None
+        is_multilingual = says_languages if is_named else published != _ENGLISH
+    if is_multilingual and _ROLES.issuperset(known):
+        raise CheckpointError(
+            "generation_config.json says the model is multilingual, but no file says which tokens are its languages; "
+            "add lang_to_id to generation_config.json"
         )
+    n_timestamps = _count_timestamps(added, known["timestamp_begin"]) or (0 if published is None else N_TIMESTAMPS)
+    try:
+        return _layout(n_vocab, known, is_multilingual, n_timestamps)
     except ModelError as error:
         raise CheckpointError(f"the checkpoint's tokenizer files: {error}") from None
 
 
-_TABLE_OF_SIZE = {51864: "gpt2", 51865: "multilingual", 51866: "multilingual"}
 _END_OF_TEXT = "<|endoftext|>"
 _OWN_FILES = "put the model's own tokenizer.json beside its weights"
 _SPECIAL_TOKEN = re.compile(r"<\|[^|]+\|>")
@@ -316,13 +273,12 @@ def read_vocabulary(
         raise CheckpointError(f"{folder}: {error}" if folder is not None else str(error)) from None
     if files.vocab:
         return _table_of(files, special), special
-    name = {50256: "gpt2", 50257: "multilingual"}.get(special.eot)
-    if name is None:
+    if special.eot not in _TABLES:
         raise CheckpointError(
             f"{folder or 'checkpoint'}: has no tokenizer files, and its text ends at token {special.eot}, as in no "
             f"published Whisper; {_OWN_FILES}"
         )
-    return built_in_table(name), special
+    return built_in_table(_TABLES[special.eot]), special
 
 
 def read_llm_vocabulary(folder: Path, n_vocab: int, *, end: str, pattern: str) -> tuple[list[bytes], dict[str, int]]:
@@ -365,7 +321,7 @@ def built_in_table(name: str) -> list[bytes]:
 def published_tokenizer(n_vocab: int) -> Tokenizer:
     """The tokenizer of the published checkpoints with this vocabulary size. Raises as `standard_layout`."""
     special = standard_layout(n_vocab)
-    return Tokenizer(built_in_table(_TABLE_OF_SIZE[n_vocab]), special)
+    return Tokenizer(built_in_table(_TABLES[special.eot]), special)
 
 
 def suppressed_tokens(n_vocab: int) -> list[int]:
