@@ -19,8 +19,13 @@ from specedge.models.catalogue import OPENAI_SHA256, alignment_heads
 from .spec import Source, Spec, Stored, TorchSource, load_pickle
 from .vocabulary import standard_layout, suppressed_tokens
 
-_DIMS = ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer")
-_TEXT_DIMS = ("n_vocab", "n_text_ctx", "n_text_state", "n_text_head", "n_text_layer")
+# Of openai-whisper's ModelDimensions, the config's name for each.
+_CONFIG = {
+    "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_audio_state": "d_model",
+    "n_audio_head": "encoder_attention_heads", "n_audio_layer": "encoder_layers", "n_vocab": "vocab_size",
+    "n_text_ctx": "max_target_positions", "n_text_state": "d_model", "n_text_head": "decoder_attention_heads",
+    "n_text_layer": "decoder_layers",
+}  # fmt: skip
 _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
 
 _RENAMES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
@@ -82,13 +87,28 @@ def derive_spec(
 
     published: the name of the published model that it is, whose heads the catalogue knows. Raises CheckpointError.
     """
-    ffn = {}
+    n_vocab = dims["n_vocab"]
+    if n_vocab not in (51864, 51865, 51866):
+        raise CheckpointError(f"{where}: n_vocab {n_vocab} is none of openai-whisper's (51864, 51865, 51866)")
+    special = standard_layout(n_vocab)
+    config: dict[str, Any] = {"model_type": "whisper", **{key: dims[name] for name, key in _CONFIG.items()}}
     for side in ("encoder", "decoder"):
         stored = entries.get(f"model.{side}.layers.0.fc1.weight")
-        ffn[side] = stored.shape[0] if stored is not None and stored.shape else 4 * dims["n_text_state"]
-    config, generation = derive_configs(dims, n_audio_ffn=ffn["encoder"], n_text_ffn=ffn["decoder"], where=where)
-    heads = heads or ([] if published is None else alignment_heads(published))
-    if heads:
+        config[f"{side}_ffn_dim"] = stored.shape[0] if stored is not None and stored.shape else 4 * dims["n_text_state"]
+    generation: dict[str, Any] = {
+        "suppress_tokens": suppressed_tokens(n_vocab),
+        "begin_suppress_tokens": [220, special.eot],
+        "max_initial_timestamp_index": 50,
+        "is_multilingual": special.is_multilingual,
+        **{key: special.eot for key in ("bos_token_id", "eos_token_id", "pad_token_id")},
+        "decoder_start_token_id": special.sot,
+        "prev_sot_token_id": special.sot_prev,
+        "no_timestamps_token_id": special.no_timestamps,
+    }
+    if special.is_multilingual:
+        generation["lang_to_id"] = {f"<|{code}|>": id_ for code, id_ in special.languages.items()}
+        generation["task_to_id"] = {"translate": special.translate, "transcribe": special.transcribe}
+    if heads := heads or ([] if published is None else alignment_heads(published)):
         generation["alignment_heads"] = heads
     return Spec.from_config(config, generation=generation, source=source, where=where, warning=warning)
 
@@ -113,7 +133,7 @@ def _check_published(path: Path) -> str | None:
 def read_dims(value: Any, where: str) -> dict[str, int]:
     """openai-whisper's ModelDimensions out of a dictionary. Raises CheckpointError."""
     dims: dict[str, int] = {}
-    for name in _DIMS + _TEXT_DIMS:
+    for name in _CONFIG:
         number = value.get(name) if isinstance(value, dict) else None
         if type(number) is not int or number < 1:
             raise CheckpointError(f"{where}: dims.{name} is {number!r}; expected a positive whole number")
@@ -124,52 +144,3 @@ def read_dims(value: Any, where: str) -> dict[str, int]:
             "a Whisper's encoder and decoder have one width"
         )
     return dims
-
-
-def derive_configs(
-    dims: Mapping[str, int], *, n_audio_ffn: int, n_text_ffn: int, where: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(config, generation_config) as transformers would have them, from openai-whisper's dims alone.
-
-    Raises CheckpointError for an n_vocab that is none of openai-whisper's.
-    """
-    n_vocab = dims["n_vocab"]
-    if n_vocab not in (51864, 51865, 51866):
-        raise CheckpointError(f"{where}: n_vocab {n_vocab} is none of openai-whisper's (51864, 51865, 51866)")
-    special = standard_layout(n_vocab)
-    n_layer, n_head = dims["n_text_layer"], dims["n_text_head"]
-    config = {
-        "model_type": "whisper",
-        "architectures": ["WhisperForConditionalGeneration"],
-        "vocab_size": n_vocab,
-        "num_mel_bins": dims["n_mels"],
-        "d_model": dims["n_audio_state"],
-        "encoder_layers": dims["n_audio_layer"],
-        "decoder_layers": n_layer,
-        "encoder_attention_heads": dims["n_audio_head"],
-        "decoder_attention_heads": n_head,
-        "encoder_ffn_dim": n_audio_ffn,
-        "decoder_ffn_dim": n_text_ffn,
-        "max_source_positions": dims["n_audio_ctx"],
-        "max_target_positions": dims["n_text_ctx"],
-        "activation_function": "gelu",
-        "scale_embedding": False,
-        "eos_token_id": special.eot,
-        "bos_token_id": special.eot,
-        "pad_token_id": special.eot,
-        "decoder_start_token_id": special.sot,
-    }
-    generation: dict[str, Any] = {
-        "suppress_tokens": suppressed_tokens(n_vocab),
-        "begin_suppress_tokens": [220, special.eot],
-        "eos_token_id": special.eot,
-        "decoder_start_token_id": special.sot,
-        "prev_sot_token_id": special.sot_prev,
-        "no_timestamps_token_id": special.no_timestamps,
-        "max_initial_timestamp_index": 50,
-        "is_multilingual": special.is_multilingual,
-    }
-    if special.is_multilingual:
-        generation["lang_to_id"] = {f"<|{code}|>": id_ for code, id_ in special.languages.items()}
-        generation["task_to_id"] = {"translate": special.translate, "transcribe": special.transcribe}
-    return config, generation
