@@ -16,7 +16,7 @@ not in the graph: they depend on the accepted prefix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,31 +213,34 @@ def self_attention(
 ) -> tuple[str, ...]:
     """Causal attention of the layer called `layer_name` over the buffers self_k_`layer`, self_v_`layer`: a branch."""
     name = f"{layer_name}.self_attn"
-    n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
     weight, bias = fused_projection(weights, name, ("q_proj", "k_proj", "v_proj"))
-    qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
-    attended = attend_causally(g, qkv, name, layer, n_head=n_head, head_dim=head_dim)
+    attended = attend_causally(g, [linear(g, x, f"{name}.qkv", weight, bias, kind)], name, layer, dims)
     return branch_of(g, attended, weights, f"{name}.out_proj", kind)
 
 
-def attend_causally(g: GraphBuilder, qkv: str, name: str, layer: int, *, n_head: int, head_dim: int) -> str:
-    """Each row of `qkv` `[1, n_rows, 3 * n_head * head_dim]` over the rows before it and itself, in the cache `layer`.
+def attend_causally(
+    g: GraphBuilder, qkv: Sequence[str], name: str, layer: int, dims: Dims, rotations: Sequence[str] = ("", "")
+) -> str:
+    """Each row of `qkv` `[1, n_rows, (n_head + 2 n_kv_head) * head_dim]`, or of queries, keys and values apart, over
+    the rows before it and itself, in the cache `layer`. rotations: the names of cosines and sines.
 
     The caches become inputs and outputs of the graph; the result is called `name`.attended.
     """
-    cache_shape: list[Dim] = [1, n_head, "n_slots", head_dim]
+    n_head, n_kv_head = dims.n_text_head, dims.n_kv_head
+    cache_shape: list[Dim] = [1, n_kv_head, "n_slots", dims.head_dim]
     caches = [g.input(f"self_{part}_{layer}", FLOAT, cache_shape) for part in "kv"]
     no_sink = g.const("no_sink", np.full(n_head, NO_SINK, np.float32))
-    attended, new_k, new_v = g.nodes(
+    attended, *new = g.nodes(
         "GroupQueryAttention",
-        [qkv, "", "", *caches, "past_len", "total_len", "", "", "", "", no_sink],
+        [*qkv, *[""] * (3 - len(qkv)), *caches, "past_len", "total_len", *rotations, "", "", no_sink],
         outputs=[f"{name}.attended", f"new_self_k_{layer}", f"new_self_v_{layer}"],
         domain=CONTRIB,
         num_heads=n_head,
-        kv_num_heads=n_head,
+        kv_num_heads=n_kv_head,
+        **({"do_rotary": 1} if rotations[0] else {}),
     )
-    g.output(new_k, new_k, FLOAT, cache_shape)
-    g.output(new_v, new_v, FLOAT, cache_shape)
+    for cache in new:
+        g.output(cache, cache, FLOAT, cache_shape)
     return attended
 
 

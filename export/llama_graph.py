@@ -19,9 +19,9 @@ from onnx import TensorProto
 
 from specedge.runtime.bundle.dims import SpeechDims
 
-from .decoder_graph import NO_SINK, embed, padded_vocabulary, project_to_vocabulary
+from .decoder_graph import attend_causally, embed, padded_vocabulary, project_to_vocabulary
 from .layers import LinearKind, Weights, bias_of, gelu, linear, silu
-from .onnx_builder import CONTRIB, Dim, GraphBuilder
+from .onnx_builder import GraphBuilder
 
 FLOAT = TensorProto.FLOAT
 PROJECTOR = "projector"
@@ -78,31 +78,15 @@ def _attention(
     g: GraphBuilder, x: str, dims: SpeechDims, weights: Weights, name: str, layer: int, kind: LinearKind, epsilon: float
 ) -> str:
     """Causal attention over the buffers self_k_`layer`, self_v_`layer`, with rotated queries and keys."""
-    qkv = _linear(g, x, weights, [f"{name}.{part}_proj" for part in "qkv"], kind)
-    n_head, n_kv_head, head_dim = dims.n_text_head, dims.n_kv_head, dims.head_dim
-    queries = [qkv, "", ""]
+    qkv = [_linear(g, x, weights, [f"{name}.{part}_proj" for part in "qkv"], kind)]
     if weights.has(f"{name}.q_norm.weight"):
-        sizes = g.ints(n_head * head_dim, n_kv_head * head_dim, n_kv_head * head_dim)
-        q, k, v = g.nodes("Split", [qkv, sizes], outputs=3, axis=2)
-        queries = [
-            _norm_heads(g, q, weights, f"{name}.q_norm", n_head, head_dim, epsilon),
-            _norm_heads(g, k, weights, f"{name}.k_norm", n_kv_head, head_dim, epsilon),
-            v,
-        ]
-    cache_shape: list[Dim] = [1, n_kv_head, "n_slots", head_dim]
-    caches = [g.input(f"self_{part}_{layer}", FLOAT, cache_shape) for part in "kv"]
-    no_sink = g.const("no_sink", np.full(n_head, NO_SINK, np.float32))
-    attended, new_k, new_v = g.nodes(
-        "GroupQueryAttention",
-        [*queries, *caches, "past_len", "total_len", "cos", "sin", "", "", no_sink],
-        outputs=[f"{name}.attended", f"new_self_k_{layer}", f"new_self_v_{layer}"],
-        domain=CONTRIB,
-        num_heads=n_head,
-        kv_num_heads=n_kv_head,
-        do_rotary=1,
-    )
-    g.output(new_k, new_k, FLOAT, cache_shape)
-    g.output(new_v, new_v, FLOAT, cache_shape)
+        widths = [n * dims.head_dim for n in (dims.n_text_head, dims.n_kv_head, dims.n_kv_head)]
+        qkv = g.nodes("Split", [*qkv, g.ints(*widths)], outputs=3, axis=2)
+        for at, part in enumerate("qk"):  # each head by itself
+            heads = g.node("Reshape", [qkv[at], g.ints(0, 0, widths[at] // dims.head_dim, dims.head_dim)])
+            normed = _norm(g, heads, weights, f"{name}.{part}_norm", epsilon)
+            qkv[at] = g.node("Reshape", [normed, g.ints(0, 0, widths[at])])
+    attended = attend_causally(g, qkv, name, layer, dims, ("cos", "sin"))
     return _linear(g, attended, weights, [f"{name}.o_proj"], kind)
 
 
@@ -126,13 +110,6 @@ def _linear(g: GraphBuilder, x: str, weights: Weights, names: list[str], kind: L
 def _norm(g: GraphBuilder, x: str, weights: Weights, name: str, epsilon: float) -> str:
     gain = g.const(f"{name}.weight", weights.tensor(f"{name}.weight"))
     return g.node("SimplifiedLayerNormalization", [x, gain], axis=-1, epsilon=epsilon, stash_type=1)
-
-
-def _norm_heads(
-    g: GraphBuilder, x: str, weights: Weights, name: str, n_head: int, head_dim: int, epsilon: float
-) -> str:
-    heads = g.node("Reshape", [x, g.ints(0, 0, n_head, head_dim)])
-    return g.node("Reshape", [_norm(g, heads, weights, name, epsilon), g.ints(0, 0, n_head * head_dim)])
 
 
 def _sum(g: GraphBuilder, branch: str, residual: str, name: str | None = None) -> str:
