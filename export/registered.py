@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["find"]
-
 _PLACES = {
     "heads": "train_heads:train_heads",  # trainings
     "unfrozen": "unfrozen:train_unfrozen",  # heads, with the last layer

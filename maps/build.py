@@ -42,8 +42,6 @@ from .tmap_format import (
 )
 from .writer import Chunk, Spill, write_map
 
-__all__ = ["BuildOptions", "BuildReport", "build"]
-
 BUILDER_VERSION = 1
 _BATCH = 1 << 19  # positions that are counted together: about 300 bytes of memory each
 _LARGEST_BATCH = 3 << 20  # of what occurs more often, every k-th occurrence is counted, k times
@@ -124,12 +122,12 @@ def build(
     if not 1 <= n_text <= MAX_N_TEXT:
         raise UsageError(f"a vocabulary of {n_text} text tokens, expected 1 to {MAX_N_TEXT}")
     check_output(path, TOKEN_MAP)
-    with scratch_folder(path) as folder, Spill(folder, options.n_orders) as spill:
+    with scratch_folder(path) as folder:
+        spill = Spill(folder, options.n_orders)
         report, ids = _write_tokens(sentences, folder, n_text)
         text = np.memmap(folder / "text", dtype="<u2", mode="r")
         starts = _sort_positions(text, folder / "positions")
         _count(text, folder / "positions", starts, spill, options, on_progress or (lambda *_: None))
-        spill.finish()
         _give_back(text)
         meta = options.to_json() | {"sentences": report.n_sentences, "tokens": report.n_tokens}
         write_map(

@@ -22,8 +22,6 @@ from .tmap_format import COUNTS, END, END_ID, MAX_ORDER, MAX_TOKENS, TOKEN_MAP, 
 from .token_map import TokenMap
 from .writer import Chunk, Spill, write_map
 
-__all__ = ["merge"]
-
 _KEYS_AT_ONCE = 1 << 14
 Key = tuple[int, ...]
 Candidate = tuple[
@@ -45,7 +43,8 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
     n_candidates = max(_most_candidates(opened) for opened in maps)
     pools = np.cumsum([0, *(opened.info()["pool_tokens"] for opened in maps)])
     ids = _all_ids(maps)
-    with scratch_folder(path) as folder, Spill(folder, n_orders) as spill:
+    with scratch_folder(path) as folder:
+        spill = Spill(folder, n_orders)
         with open(folder / "text", "xb") as file:
             for opened in maps:
                 file.write(_pool(opened, ids))
@@ -60,7 +59,6 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
                     spill.append(n, _chunk(rows, ids))
                     rows = []
             spill.append(n, _chunk(rows, ids))
-        spill.finish()
         meta: dict[str, Any] = {"merged": [opened.info()["build"] for opened in maps]}
         meta |= {name: sum(_number(opened, name) for opened in maps) for name in ("sentences", "tokens")}
         write_map(

@@ -28,29 +28,6 @@ from numpy.typing import NDArray
 from specedge.errors import MapError
 from specedge.files import Kind
 
-__all__ = [
-    "ALIGNMENT",
-    "CONF_BLOCK",
-    "END",
-    "END_ID",
-    "MAX_LENGTH",
-    "MAX_N_TEXT",
-    "MAX_ORDER",
-    "MAX_TOKENS",
-    "Section",
-    "TOKEN_MAP",
-    "aligned",
-    "check_contents",
-    "check_sizes",
-    "pack_head",
-    "parse_head",
-    "parse_meta",
-    "quantise_confidence",
-    "quantise_count",
-    "section_names",
-    "text_fingerprint",
-]
-
 MAGIC = b"\x89TMAP1\r\n"
 NUMBERED_MAGIC = b"\x89TMAP3\r\n"
 BYTE_ORDER_MARK = 0x1A2B3C4D

@@ -43,8 +43,6 @@ from .tmap_format import (
     parse_meta,
 )
 
-__all__ = ["Candidate", "Followers", "LONGEST", "MAX_KEYS", "NgramIndex", "TokenMap", "held_bytes"]
-
 READ_BYTES = 64 << 20
 
 
@@ -178,16 +176,18 @@ class TokenMap:
 
     def candidate(self, number: int) -> Candidate:
         """The candidate of that number, as `find` gives them."""
-        length = self._len[number]
-        start = self._ref[number]
-        tokens = tuple(self._pool[start : start + length])
-        block = number // CONF_BLOCK * CONF_BLOCK
-        at = self._confat[number // CONF_BLOCK] + sum(self._len[block:number])
-        confidences = tuple([value / 255 for value in self._conf[at : at + length]])
+        ids, count, confidences, _ = self.raw_candidate(number)
+        ends = ids[-1] == self.end
+        return Candidate(ids[:-1] if ends else ids, COUNTS[count], tuple([c / 255 for c in confidences]), ends)
+
+    def raw_candidate(self, number: int) -> tuple[tuple[int, ...], int, tuple[int, ...], int]:
+        """The candidate as stored: ids with `end`, count and confidences quantised, place in the pool."""
+        start, block = self._ref[number], number // CONF_BLOCK
+        tokens = tuple(self._pool[start : start + self._len[number]])
         if END in tokens:
-            cut = tokens.index(END)  # the last place in any map that `build` wrote
-            return Candidate(self._said(tokens[:cut]), COUNTS[self._count[number]], confidences[: cut + 1], True)
-        return Candidate(self._said(tokens), COUNTS[self._count[number]], confidences, False)
+            tokens = tokens[: tokens.index(END) + 1]  # the last place in any map that `build` wrote
+        at = self._confat[block] + sum(self._len[block * CONF_BLOCK : number])
+        return self._said(tokens), self._count[number], tuple(self._conf[at : at + len(tokens)]), start
 
     def _said(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """The ids of tokens as they are stored."""
@@ -248,15 +248,6 @@ class TokenMap:
         keys, seen = self.occurrences(1)
         best = [key for key in keys[np.argsort(-seen, kind="stable")].tolist() if key != END]
         return list(self._said(tuple(best[:n])))
-
-    def raw_candidate(self, number: int) -> tuple[tuple[int, ...], int, tuple[int, ...], int]:
-        """The candidate as stored: ids with `end`, count and confidences quantised, place in the pool."""
-        length, start = self._len[number], self._ref[number]
-        block = number // CONF_BLOCK * CONF_BLOCK
-        at = self._confat[number // CONF_BLOCK] + sum(self._len[block:number])
-        ids = tuple(self._pool[start : start + length])
-        length = ids.index(END) + 1 if END in ids else length
-        return self._said(ids[:length]), self._count[number], tuple(self._conf[at : at + length]), start
 
     def pool_bytes(self) -> memoryview:
         """The section `pool` as it is."""

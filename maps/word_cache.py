@@ -8,43 +8,26 @@ from __future__ import annotations
 
 from .lru import Lru
 
-__all__ = ["ENTRY_BYTES", "ID_BYTES", "WordCache"]
-
 ENTRY_BYTES = 376  # two tuples 56 each, slot and node of the OrderedDict up to 220, rounding
 ID_BYTES = 36  # a slot of 8 and an integer of 28
 MAX_IDS = 64
 Ids = tuple[int, ...]
 
 
-class WordCache:
+class WordCache(Lru[Ids, Ids]):
     """`budget_bytes` bounds `size_bytes` always; `n_hits` and `n_misses` count calls of `get`. For several threads."""
 
     def __init__(self, budget_bytes: int = 4 << 20) -> None:
+        super().__init__(budget_bytes, lambda source, target: ENTRY_BYTES + ID_BYTES * (len(source) + len(target)))
         self.n_hits = self.n_misses = 0
-        self._entries: Lru[Ids, Ids] = Lru(budget_bytes, lambda source, target: _price(len(source) + len(target)))
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._entries.size_bytes
-
-    def get(self, source: Ids) -> Ids | None:
-        """`source` in the other vocabulary, None if it is not known; it becomes the most recently used."""
-        found = self._entries.get(source)
+    def get(self, key: Ids) -> Ids | None:
+        """`key` in the other vocabulary, None if it is not known; it becomes the most recently used."""
+        found = super().get(key)
         self.n_hits, self.n_misses = self.n_hits + (found is not None), self.n_misses + (found is None)
         return found
 
-    def put(self, source: Ids, target: Ids) -> None:
+    def put(self, key: Ids, value: Ids) -> None:
         """Remember an entry of 1 to `MAX_IDS` ids on both sides; others are ignored."""
-        if 1 <= len(source) <= MAX_IDS and 1 <= len(target) <= MAX_IDS:
-            self._entries.put(source, target)
-
-    def items(self) -> list[tuple[Ids, Ids]]:
-        """All entries, the least recently used first."""
-        return self._entries.items()
-
-
-def _price(n_ids: int) -> int:
-    return ENTRY_BYTES + ID_BYTES * n_ids
+        if 1 <= len(key) <= MAX_IDS and 1 <= len(value) <= MAX_IDS:
+            super().put(key, value)

@@ -1,6 +1,6 @@
 """Write counted columns as a `.tmap` file (docs/tmap-format.md), pruned to a byte budget.
 
-Between counting and writing the columns lie on disk, one file for each column and order, so that memory stays bounded.
+Between counting and writing the columns lie on disk, a file for each order, so that memory stays bounded.
 The pool is the part of the text that candidates need, without gaps. The same columns give the same bytes.
 """
 
@@ -10,11 +10,9 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +21,6 @@ from specedge.errors import ResourceError, UsageError
 from specedge.files import publishing
 
 from .tmap_format import CONF_BLOCK, END, MAX_ORDER, TOKEN_MAP, Section, aligned, head_bytes, pack_head, section_names
-
-__all__ = ["Chunk", "Spill", "write_map"]
-
-_KEY_COLUMNS = {"key": np.uint64, "old": np.uint16, "n_candidates": np.uint8, "value": np.float32}
-_CANDIDATE_COLUMNS = {"start": np.uint32, "length": np.uint8, "count": np.uint8}
-_COLUMNS = _KEY_COLUMNS | _CANDIDATE_COLUMNS | {"confidence": np.uint8}
-_CHUNK_KEYS = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,61 +42,38 @@ class Chunk:
 
     def only(self, kept: NDArray[np.bool_]) -> Chunk:
         candidates = np.repeat(kept, self.n_candidates)
-        columns = {name: getattr(self, name)[kept] for name in _KEY_COLUMNS}
-        columns |= {name: getattr(self, name)[candidates] for name in _CANDIDATE_COLUMNS}
+        columns = {name: getattr(self, name)[kept] for name in ("key", "old", "n_candidates", "value")}
+        columns |= {name: getattr(self, name)[candidates] for name in ("start", "length", "count")}
         return Chunk(**columns, confidence=self.confidence[np.repeat(candidates, self.length)])
 
 
 class Spill:
-    """The columns of a map in the empty folder `folder`; use it in a `with`, and write all before reading."""
+    """The keys of a map in the empty folder `folder`, a file for each order, chunk by chunk."""
 
     def __init__(self, folder: Path, n_orders: int) -> None:
         self.n_orders = n_orders
-        self._folder = folder
-        self._stack = ExitStack()
-        self._files: dict[tuple[str, int], Any] = {
-            (name, n): self._stack.enter_context(open(folder / f"{name}{n}", "xb"))
-            for n in range(1, n_orders + 1)
-            for name in _COLUMNS
-        }
-        self.n_keys = dict.fromkeys(range(1, n_orders + 1), 0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+        self._paths = {n: folder / f"order{n}" for n in range(1, n_orders + 1)}
+        self.n_keys = dict.fromkeys(self._paths, 0)
 
     def append(self, n: int, chunk: Chunk) -> None:
         """Add keys of order `n`; keys rise within and between chunks."""
         self.n_keys[n] += len(chunk.key)
-        for name, dtype in _COLUMNS.items():
-            self._files[name, n].write(np.ascontiguousarray(getattr(chunk, name), dtype=dtype).data)
-
-    def finish(self) -> None:
-        """No more keys will come."""
-        self._stack.close()
+        with open(self._paths[n], "ab") as file:
+            for column in vars(chunk).values():
+                np.save(file, column)
 
     def values(self) -> NDArray[np.float32]:
         """The value of each key, order by order."""
-        return np.concatenate([np.fromfile(self._folder / f"value{n}", np.float32) for n in self.n_keys])
+        return np.concatenate([chunk.value for n in self.n_keys for chunk in self.chunks(n)])
 
     def chunks(self, n: int, kept: NDArray[np.bool_] | None = None) -> Iterator[Chunk]:
         """The keys of order `n` where `kept` (bool[n_keys]) is true; all of them if None."""
-        with ExitStack() as stack:
-            files = {name: stack.enter_context(open(self._folder / f"{name}{n}", "rb")) for name in _COLUMNS}
-
-            def read(name: str, count: int) -> NDArray[Any]:
-                return np.fromfile(files[name], _COLUMNS[name], count)
-
-            for at in range(0, self.n_keys[n], _CHUNK_KEYS):
-                columns = {name: read(name, min(_CHUNK_KEYS, self.n_keys[n] - at)) for name in _KEY_COLUMNS}
-                n_candidates = int(columns["n_candidates"].sum(dtype=np.int64))
-                columns |= {name: read(name, n_candidates) for name in _CANDIDATE_COLUMNS}
-                chunk = Chunk(**columns, confidence=read("confidence", int(columns["length"].sum(dtype=np.int64))))
+        at = 0
+        with open(self._paths[n], "rb") as file:
+            while at < self.n_keys[n]:
+                chunk = Chunk(**{field.name: np.load(file) for field in fields(Chunk)})
                 yield chunk if kept is None else chunk.only(kept[at : at + len(chunk.key)])
+                at += len(chunk.key)
 
 
 _MAX_U32 = (1 << 32) - 1

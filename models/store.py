@@ -25,24 +25,6 @@ from specedge.leftovers import Names, temporary_file
 
 from . import catalogue
 
-__all__ = [
-    "Installed",
-    "available_models",
-    "check_name",
-    "fetch_file",
-    "file_path",
-    "find",
-    "find_file",
-    "folder",
-    "home",
-    "installed",
-    "known_draft",
-    "make_folder",
-    "path_to_keep",
-    "remove",
-    "remove_file",
-]
-
 MANIFEST_NAME = "specedge.json"  # also in runtime/bundle/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
 _TRASH = ".trash-"

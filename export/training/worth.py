@@ -15,8 +15,6 @@ import numpy as np
 
 from specedge.runtime.device import CostTable
 
-__all__ = ["Worth", "of_flags", "of_rates", "right_tokens"]
-
 LONGEST = 8  # tokens of a draft
 _SAVES, _MAY_SAVE = 1.2, 1.05  # times plain decoding, with what the drafts themselves cost taken off in the mind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,6 @@ import pytest
 from specedge.maps.ngram_cache import UserCache, export
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX modes")
-
-MARK = b"f" * 32
-Writer = Callable[[Path], None]
 
 
 def modes(folder: Path) -> dict[str, int]:
@@ -25,12 +22,9 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 def learn(home: Path) -> None:
-    cache = UserCache(home / "learned.sqlite", MARK)
-    assert cache.usable
-    cache.learn([1, 2, 3, 4])
-    assert "learned.sqlite-wal" in os.listdir(home), "also what sqlite3 keeps beside it while it is open"
-    assert set(modes(home).values()) <= {0o700, 0o600}
-    cache.close()
+    with UserCache(home / "learned.sqlite", bytes(32)) as cache:
+        cache.learn([1, 2, 3, 4])
+        assert cache.usable
 
 
 @pytest.fixture(autouse=True)
@@ -40,26 +34,15 @@ def _open_umask() -> Iterator[None]:
     os.umask(old)
 
 
-@pytest.mark.parametrize("write", [learn])
-def test_what_is_made_is_private(tmp_path: Path, write: Writer) -> None:
+def test_what_is_made_is_private_and_what_others_could_read_is_closed(tmp_path: Path) -> None:
     home = tmp_path / "a" / "home"
-    write(home)
-    found = modes(home)
-    assert len(found) > 1 and all(mode == (0o700 if (home / name).is_dir() else 0o600) for name, mode in found.items())
-
-
-@pytest.mark.parametrize("write", [learn])
-def test_what_others_could_read_is_closed_when_it_is_opened(tmp_path: Path, write: Writer) -> None:
-    home = tmp_path / "home"
-    write(home)
-    for path in (home, *home.rglob("*")):
-        path.chmod(0o775 if path.is_dir() else 0o664)
+    learn(home)
+    assert modes(home) == {".": 0o700, "learned.sqlite": 0o600}
+    home.chmod(0o775)
+    (home / "learned.sqlite").chmod(0o664)
     (home / "learned.sqlite.bad").write_bytes(b"of an earlier day")
-    write(home)
-    wrong = {name: oct(mode) for name, mode in modes(home).items() if mode & 0o077 and name != "learned.sqlite.bad"}
-    assert not wrong
-    if write is learn:
-        assert modes(home)["learned.sqlite.bad"] == 0o600
+    learn(home)
+    assert modes(home) == {".": 0o700, "learned.sqlite": 0o600, "learned.sqlite.bad": 0o600}
 
 
 def test_reading_closes_it_too(tmp_path: Path) -> None:
@@ -71,16 +54,9 @@ def test_reading_closes_it_too(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("write", [learn])
-def test_a_folder_with_other_things_in_it_keeps_its_mode(tmp_path: Path, write: Writer) -> None:
+def test_a_folder_with_other_things_in_it_keeps_its_mode(tmp_path: Path) -> None:
     """Models that several users share, or a folder that has nothing to do with specedge: /tmp, say."""
     (tmp_path / "models").mkdir()
     tmp_path.chmod(0o755)
-    if write is learn:
-        with UserCache(tmp_path / "learned.sqlite", MARK) as cache:
-            cache.learn([1, 2, 3, 4])
-    else:
-        write(tmp_path)
-    found = modes(tmp_path)
-    assert found.pop(".") == found.pop("models") == 0o755
-    assert found and not any(mode & 0o077 for mode in found.values())
+    learn(tmp_path)
+    assert modes(tmp_path) == {".": 0o755, "models": 0o755, "learned.sqlite": 0o600}

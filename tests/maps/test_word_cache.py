@@ -43,7 +43,7 @@ def test_the_price_is_no_less_than_what_python_takes() -> None:
     cache = WordCache(1 << 30)
     for id_ in range(n):
         cache.put((id_ + 1000, id_ + 5000, 7), (id_ + 90_000,))
-    held = sys.getsizeof(cache._entries._entries) + sum(
+    held = sys.getsizeof(cache._entries) + sum(
         sys.getsizeof(a) + sys.getsizeof(b) + 28 * (len(a) + len(b)) for a, b in cache.items()
     )
     assert held <= cache.size_bytes
