@@ -26,8 +26,8 @@ from specedge.errors import BundleError, ResourceError, SpecedgeError, UsageErro
 from specedge.files import check_folder
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bundle.bundle import MANIFEST_NAME, TOKENIZER_NAME, Bundle, Dims, FileEntry, Manifest, hash_file
-from specedge.runtime.bundle.dims import ChunkDims
+from specedge.runtime.bundle.bundle import Bundle, hash_file
+from specedge.runtime.bundle.dims import ChunkDims, Dims
 from specedge.runtime.bundle.manifest import (
     ALIGN_GRAPH,
     CTC_GRAPH,
@@ -36,14 +36,18 @@ from specedge.runtime.bundle.manifest import (
     GRAPH_NAMES,
     HOP_SAMPLES,
     LEARN_GRAPH,
+    MANIFEST_NAME,
     MANY_GRAPH,
     SAMPLE_RATE_HZ,
     SHORT_ENCODER_GRAPH,
     SHORTLIST_GRAPH,
     SPEECH,
     SPEECH_GRAPHS,
+    TOKENIZER_NAME,
     VECTORS_GRAPH,
     WHISPER,
+    FileEntry,
+    Manifest,
     check_fit,
 )
 from specedge.runtime.bundle.typed_json import parse_object

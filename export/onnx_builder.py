@@ -19,7 +19,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from specedge.runtime.bundle.bundle import FileEntry, GraphSpec, TensorSpec, hash_file
+from specedge.runtime.bundle.bundle import hash_file
+from specedge.runtime.bundle.manifest import FileEntry, GraphSpec, TensorSpec
 
 OPSET = 23
 IR_VERSION = 10

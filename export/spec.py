@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from specedge.errors import CheckpointError, CheckpointNotFoundError, SpecedgeError
-from specedge.runtime.bundle.bundle import Dims
-from specedge.runtime.bundle.bundle import Source as Source
+from specedge.runtime.bundle.dims import Dims
+from specedge.runtime.bundle.manifest import Source as Source
 from specedge.runtime.console import GET_TORCH
 from specedge.runtime.text.splitting import GPT2
 

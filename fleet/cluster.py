@@ -23,8 +23,6 @@ from .worker import answer, work
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["Cluster", "local_cluster", "remote_cluster"]
-
 _CONNECT_S = 10
 _WORKERS_S = 30
 _TRIES = 3

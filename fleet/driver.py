@@ -22,8 +22,6 @@ from .places import Folder, Source
 from .records import Journal, Record
 from .results import join, remove_parts, result_file, text_stems, write_texts
 
-__all__ = ["Driver", "agreed"]
-
 LOST, STUCK = 3, 3
 _WAIT_S, _IDLE_WAITS = 5.0, 12
 

@@ -21,8 +21,6 @@ from ..runtime.batched import BATCH_SIZE, piece_options
 from ..runtime.model import vad_options
 from ..runtime.options import CPU, ENCODER_PROVIDERS, DrafterOptions, TranscribeOptions, VadOptions
 
-__all__ = ["Answer", "Job", "Outcome", "Task", "new_job"]
-
 _FORMAT = 1
 _PIECES = piece_options(TranscribeOptions())
 State = Literal["done", "found", "split", "part", "failed", "quarantined", "stuck", "unfit"]

@@ -28,8 +28,6 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["Folder", "Source", "find_sources", "is_url", "local_copy", "locked", "open_folder"]
-
 LOCK = ".lock"
 _BLOCK_BYTES = 1 << 20
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}

@@ -19,8 +19,6 @@ from specedge.files import publishing
 
 from .places import Folder
 
-__all__ = ["FILE", "Journal", "Record"]
-
 FILE = "records.jsonl"
 _OF_THIS_RUN = ("is_new", "is_duplicate")
 

@@ -21,19 +21,6 @@ from .job import Job
 from .places import Folder, Source
 from .speech import Speech
 
-__all__ = [
-    "join",
-    "part",
-    "part_file",
-    "plan_file",
-    "remove_parts",
-    "result_bytes",
-    "result_file",
-    "text_stems",
-    "write_part",
-    "write_texts",
-]
-
 _Part = dict[str, Any]
 
 

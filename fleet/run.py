@@ -23,8 +23,6 @@ from .records import Journal, Record
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["transcribe"]
-
 _log = logging.getLogger(__name__)
 
 

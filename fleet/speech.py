@@ -24,8 +24,6 @@ from ..runtime.model import WhisperModel, for_model, lend_drafter, vad_options
 from ..runtime.options import drafter_named
 from .job import Job
 
-__all__ = ["Speech", "chunks_of", "decoded", "find_speech"]
-
 _BLOCK_SAMPLES = 1 << 16
 
 

@@ -28,8 +28,6 @@ from .places import local_copy, open_folder
 from .results import part, part_file, plan_file, result_bytes, result_file, write_part
 from .speech import Speech, chunks_of, decoded, find_speech
 
-__all__ = ["answer", "instruction_set", "main", "work"]
-
 _loading = threading.Lock()
 _BLOCK_BYTES = 1 << 20
 

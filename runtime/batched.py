@@ -54,20 +54,6 @@ if TYPE_CHECKING:
     from .engine.engine import Engine
     from .longform.vad_filter import SpeechAudio, SpeechMap
 
-__all__ = [
-    "BATCH_SIZE",
-    "BatchedInferencePipeline",
-    "Chunk",
-    "MIN_SILENCE_MS",
-    "PieceTranscription",
-    "Pieces",
-    "SILENCE",
-    "piece_options",
-    "quietest",
-    "speech_chunks",
-    "speech_pieces",
-]
-
 _PAUSE_SAMPLES = SAMPLE_RATE // 10
 
 

@@ -58,16 +58,6 @@ if TYPE_CHECKING:
     from .longform.live import LiveTranscriber, LiveUpdate
     from .longform.vad_filter import SpeechAudio
 
-__all__ = [
-    "TranscriptionRun",
-    "WhisperModel",
-    "asked_drafter",
-    "for_model",
-    "load",
-    "transcribe_options",
-    "vad_options",
-]
-
 _log = logging.getLogger(__name__)
 BUDGET_BYTES = 1 << 30
 _LINE_EVERY_S = 10.0  # of `log_progress` where there is no terminal

@@ -20,32 +20,6 @@ from typing import Any, Literal
 
 from specedge.errors import UsageError
 
-__all__ = [
-    "APPEND_PUNCTUATIONS",
-    "BLOCK_KIND",
-    "BLOCK_KV_GRAPH",
-    "CPU",
-    "DRAFTERS",
-    "Description",
-    "DrafterOptions",
-    "ENCODER_PROVIDERS",
-    "FALLBACK_TEMPERATURES",
-    "FRAME_SAMPLES",
-    "HAS_MODEL",
-    "HEAD_GRAPHS",
-    "HEAD_KINDS",
-    "MAP_PRESETS",
-    "PREPEND_PUNCTUATIONS",
-    "READS_MAPS",
-    "TRANSLATIONS",
-    "TranscribeOptions",
-    "VadOptions",
-    "check_together",
-    "described",
-    "described_fields",
-    "drafter_named",
-]
-
 BLOCK_KIND = "medusa-block"
 BLOCK_KV_GRAPH = "medusa-block-kv"  # cross-attention keys and values of medusa-block
 HEAD_KINDS = ("medusa-linear", BLOCK_KIND, "mtp-latent", "mtp-projection")

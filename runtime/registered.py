@@ -17,8 +17,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["find", "names"]
-
 _PAPERS = "specedge.runtime.papers"
 _HEADS = f"{_PAPERS}.heads:make"
 _PLACES = {

@@ -28,8 +28,6 @@ from .openai import transcriptions, translations
 from .realtime import realtime
 from .service import ABOUT, Service
 
-__all__ = ["make_app"]
-
 _log = logging.getLogger(__name__)
 _OPEN_PATHS = ("/health", "/ready")
 _PAGE = Path(__file__).parent / "page"

@@ -10,8 +10,6 @@ from typing import Any
 
 from specedge.errors import AudioError, Interrupted, OutOfMemoryError, ResourceError, SpecedgeError, UsageError
 
-__all__ = ["Failure", "failure_of", "failure_or_fault", "invalid", "without_paths"]
-
 _FOLDERS = re.compile(r"(?<![\w/:.<])(?:/[^\s/:,;'\"()]+)*/(?=[^\s/:,;'\"()]+)|\b[A-Za-z]:\\(?:[^\s\\:,;'\"()]+\\)*")
 _TYPES = {401: "authentication_error", 429: "rate_limit_exceeded"}
 

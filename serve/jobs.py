@@ -20,8 +20,6 @@ from specedge.runtime.model import TranscriptionRun, WhisperModel, for_model, le
 from specedge.runtime.options import DrafterOptions, TranscribeOptions
 from specedge.runtime.output.report import source_names
 
-__all__ = ["Job", "Wanted"]
-
 _STOP_AGAIN_S = 0.05
 
 

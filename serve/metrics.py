@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from .jobs import Job
     from .queue import FairQueue
 
-__all__ = ["Metrics"]
-
 _BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _SUMS = {
     "encoder_seconds": "encoder_s",

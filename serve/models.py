@@ -19,8 +19,6 @@ from specedge.runtime.options import CPU
 from .failures import Failure
 from .settings import Settings
 
-__all__ = ["Models"]
-
 _DEFAULT_NAMES = ("", "whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 
 

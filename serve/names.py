@@ -14,8 +14,6 @@ from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.bundle.bundle import Bundle
 
-__all__ = ["NameMaps"]
-
 SENTENCES = (
     " Turn on {name}.",
     " Turn off {name}.",

@@ -26,8 +26,6 @@ from .jobs import Job, Wanted
 from .service import ABOUT, Service, client_of
 from .uploads import Form, read_form
 
-__all__ = ["Ask", "answer", "ask_of", "transcriptions", "translations"]
-
 _log = logging.getLogger(__name__)
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 _KEEP_ALIVE_S = 15.0

@@ -21,8 +21,6 @@ from .openai import Ask, answer, ask_of
 from .service import Service
 from .uploads import Form
 
-__all__ = ["asr", "inference"]
-
 _OUTPUTS = ("txt", "vtt", "srt", "tsv", "json")
 
 

@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator
 
 from .failures import Failure
 
-__all__ = ["FairQueue"]
-
 
 class FairQueue:
     """`parallel` turns at once and `size` requests in line; a turn that ends goes to another client's request first."""

@@ -28,8 +28,6 @@ from . import shapes
 from .failures import Failure, failure_or_fault, invalid
 from .service import ABOUT, Service, client_of
 
-__all__ = ["realtime"]
-
 _log = logging.getLogger(__name__)
 _RATES = (16_000, 24_000)
 _RATE_HZ = 16_000

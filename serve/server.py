@@ -24,8 +24,6 @@ from .service import Service
 from .settings import Settings
 from .uploads import spool_folder
 
-__all__ = ["run"]
-
 _TICK_S = 0.05
 _MAX_CONNECTIONS = 1000
 

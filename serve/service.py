@@ -18,8 +18,6 @@ from .models import Models
 from .queue import FairQueue
 from .settings import Settings
 
-__all__ = ["ABOUT", "Service", "client_of"]
-
 ABOUT = "specedge.about"
 """Where a request's scope has what its line of the log says."""
 

@@ -17,8 +17,6 @@ from specedge.runtime.model import WhisperModel
 from specedge.runtime.text.special import LANGUAGE_NAMES
 from specedge.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["drafted", "event", "figures", "logprobs", "text_of", "usage", "verbose", "words"]
-
 _FIELDS = ("seek", "start", "end", "text", "tokens", "temperature", "avg_logprob", "compression_ratio")
 
 

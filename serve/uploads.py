@@ -22,8 +22,6 @@ from specedge.leftovers import Names, temporary_folder
 
 from .failures import Failure
 
-__all__ = ["Form", "read_form", "spool_folder"]
-
 _MAX_FIELDS, _MAX_FIELDS_BYTES = 200, 1 << 20
 _WRITE_BYTES = 1 << 20
 _FILE_FIELDS = ("file", "audio_file")

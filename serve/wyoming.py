@@ -31,8 +31,6 @@ from .jobs import Job, Wanted
 from .names import NameMaps
 from .service import Service
 
-__all__ = ["serving"]
-
 _log = logging.getLogger(__name__)
 _ENCODINGS = {1: "u8", 2: "s16le", 3: "s24le", 4: "s32le"}
 _MOST_EVENT_BYTES = 1 << 24

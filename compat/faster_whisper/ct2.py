@@ -18,8 +18,6 @@ from specedge.runtime.engine.engine import Engine, Features
 from specedge.runtime.longform.words import token_steps
 from specedge.runtime.options import TranscribeOptions
 
-__all__ = ["AlignmentResult", "Encoded", "GenerationResult", "Whisper"]
-
 _STEP_S = 0.02
 
 

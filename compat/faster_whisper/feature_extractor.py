@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from specedge.runtime.audio.mel import HOP_SAMPLES, N_FFT, filterbank, log_mel
 
-__all__ = ["FeatureExtractor"]
-
 _SAMPLE_RATE = 16_000
 
 

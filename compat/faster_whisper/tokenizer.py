@@ -13,8 +13,6 @@ from specedge.runtime.text.special import LANGUAGE_NAMES
 from specedge.runtime.text.tokenizer import Tokenizer as Vocabulary
 from specedge.runtime.text.words import split_words
 
-__all__ = ["HFTokenizer", "Tokenizer"]
-
 _TASKS = ("transcribe", "translate")
 _LANGUAGE_CODES = tuple(sorted(LANGUAGE_NAMES, key=lambda code: (code == "yue", code)))
 

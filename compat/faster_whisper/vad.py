@@ -19,15 +19,6 @@ from specedge.runtime.audio.vad import SileroDetector
 from specedge.runtime.longform.vad_filter import find_speech
 from specedge.runtime.model import vad_options as checked
 
-__all__ = [
-    "SileroVADModel",
-    "SpeechTimestampsMap",
-    "VadOptions",
-    "collect_chunks",
-    "get_speech_timestamps",
-    "get_vad_model",
-]
-
 Chunk = dict[str, int]
 """The first sample ("start") of a stretch of speech and the one behind it ("end")."""
 

@@ -34,23 +34,8 @@ from specedge.leftovers import Names, temporary_file
 from ..console import silently, warn
 from .media import MediaReader, Resampler, begins_as_media
 from .mel import Samples
-from .wav import Block, ByteReader, PcmReader, RawFormat, WavReader, sniff, to_float
-
-__all__ = [
-    "NO_SAMPLES",
-    "SAMPLE_RATE",
-    "STDIN",
-    "AudioSource",
-    "AudioStream",
-    "HeldAudio",
-    "RawFormat",
-    "decode_audio",
-    "expand_folders",
-    "is_audio_name",
-    "open_audio",
-    "open_held",
-    "take",
-]
+from .wav import Block, ByteReader, PcmReader, WavReader, sniff, to_float
+from .wav import RawFormat as RawFormat
 
 SAMPLE_RATE = 16_000
 AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]

@@ -23,8 +23,6 @@ from .wav import Block, check_layout
 if TYPE_CHECKING:
     import av
 
-__all__ = ["MediaReader", "Resampler", "begins_as_media", "resampled"]
-
 _log = logging.getLogger(__name__)
 _DEMUXERS = (
     "aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,au,avi,caf,dsf,dts,dtshd,eac3,flac,flv,gsm,matroska,mlp,mov,mp3,mpc,mpc8,mpeg,mpegts,"

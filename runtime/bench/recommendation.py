@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-__all__ = ["MANY", "PLAIN", "Recommendation", "Spread", "recommend"]
-
 
 @dataclass(frozen=True)
 class Spread:

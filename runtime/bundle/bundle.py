@@ -31,33 +31,17 @@ from specedge.models import store
 
 from ..text.tokenizer import Tokenizer
 from .manifest import (
-    MANIFEST_NAME,
+    MANIFEST_NAME as MANIFEST_NAME,
+)
+from .manifest import (
     MAX_MANIFEST_BYTES,
     TOKENIZER_NAME,
-    Dims,
     FileEntry,
-    GraphSpec,
-    Manifest,
-    Source,
-    TensorSpec,
+)
+from .manifest import (
+    Manifest as Manifest,
 )
 from .typed_json import REMEDY, shown
-
-__all__ = [
-    "Bundle",
-    "Dims",
-    "FileEntry",
-    "GraphSpec",
-    "MANIFEST_NAME",
-    "Manifest",
-    "Source",
-    "TOKENIZER_NAME",
-    "TensorSpec",
-    "choose_bundle",
-    "encoder_fingerprint",
-    "hash_file",
-    "read_manifest",
-]
 
 BLOCK_BYTES = 1 << 20
 MAX_HASH_THREADS = 8

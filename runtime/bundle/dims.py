@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-__all__ = ["ChunkDims", "Dims", "SpeechDims"]
-
 GROUP_POSITIONS = 20  # of silence that are one state behind a short window's audio (export/encoder_graph.py)
 FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the frames
 _FRAMES_PER_CHUNK_POSITION = 8  # of an encoder that works on chunks: three convolutions halve them

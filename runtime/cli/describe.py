@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ..bundle.manifest import Manifest
     from ..text.special import TokenLayout
 
-__all__ = ["describe", "describe_json", "format_size", "layout", "table"]
-
 # Languages of the published layouts: openai-whisper's tokenizer.py; v3 added Cantonese and so moved every id behind it.
 _LAYOUTS = {99: "v2", 100: "v3"}
 

@@ -13,8 +13,6 @@ from specedge.errors import Interrupted, OutOfMemoryError, ResourceError, Speced
 from ..console import GET_TORCH, notify
 from ..interrupt import interruption, stop_behind
 
-__all__ = ["fail"]
-
 _RESOURCE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 # What the dynamic loader says when a library finds no room.

@@ -17,8 +17,6 @@ from ..output.formats import FORMATS
 from .options import GroupedCommand, ModelOptions, Names, fields_of, option, options_of, switch
 from .tally import summary
 
-__all__ = ["fleet"]
-
 _WHERE: dict[str, Any] = {"group": "Workers"}
 _OPTIONS = (
     option("-o", "--output-dir", "out", required=True, metavar="OUT", help="Folder or URL for results and records."),

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from ..audio.audio import RawFormat
     from ..longform.live import LiveUpdate
 
-__all__ = ["LiveLines", "LiveText", "listen"]
-
 _STDIN_SAMPLES = 1600
 _CLEAR_LINE, _DIM, _PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
 _SOURCE = (

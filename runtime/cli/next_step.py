@@ -12,8 +12,6 @@ from specedge.models import store
 
 from ..console import notify
 
-__all__ = ["model_argument", "say_next"]
-
 
 def say_next(*words: str | Path) -> None:
     """Show `specedge WORDS`, quoted for the shell."""

@@ -20,8 +20,6 @@ from specedge.files import check_output, identities
 from ..audio.audio import STDIN
 from ..output.formats import KINDS
 
-__all__ = ["output_paths"]
-
 
 @dataclass
 class _Name:

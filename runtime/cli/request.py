@@ -16,8 +16,6 @@ from .options import ModelOptions
 if TYPE_CHECKING:
     from ..audio.audio import RawFormat
 
-__all__ = ["OutputOptions", "Request"]
-
 _MESSAGES: dict[str, Any] = {"group": "Messages"}
 
 

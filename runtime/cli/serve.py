@@ -15,8 +15,6 @@ from specedge.serve.settings import Settings
 
 from .options import GroupedCommand, GroupedOption, fields_of, made, option, options_of
 
-__all__ = ["serve"]
-
 _PREFIX = "SPECEDGE_SERVE_"
 _CONFIG = option("--config", metavar="FILE", help="TOML file with any of these options.")
 

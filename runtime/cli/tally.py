@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from ..console import clock
 
-__all__ = ["Tally", "summary"]
-
 
 def summary(counts: Mapping[str, int], audio_s: float, elapsed_s: float) -> str:
     """`19 done, 1 failed: 9:36 of audio in 0:20 (28.8x)`; counts of nothing are left out, but for "done"."""

@@ -19,8 +19,6 @@ from .next_step import say_next
 if TYPE_CHECKING:
     from specedge.export.training.features import Course
 
-__all__ = ["train"]
-
 GB = 1 << 30
 _FEWEST_RIGHT = 0.6  # of a draft's tokens; its own passes cost as well
 _Decorator = Callable[[Any], Any]

@@ -33,9 +33,6 @@ from .options import (
 )
 from .request import OutputOptions, Request
 
-__all__ = ["transcribe"]
-
-
 _MODE = (
     switch("--vad", "--vad-filter", "vad_filter", shown="--vad, --vad-filter", help="Skip what is not speech."),
     option(

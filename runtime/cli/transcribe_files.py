@@ -31,8 +31,6 @@ from .output_names import output_paths
 from .request import Request
 from .tally import Tally
 
-__all__ = ["transcribe_files"]
-
 _FEWEST = 8  # tokens that say something: single words are often as unsure
 _UNSURE = -1.0  # openai-whisper's logprob_threshold, which all fallbacks missed
 

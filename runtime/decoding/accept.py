@@ -20,15 +20,6 @@ from ..registered import find
 from .rules import Logits
 from .sampling import Draw
 
-__all__ = [
-    "AcceptanceRule",
-    "Candidate",
-    "Classed",
-    "Drawn",
-    "Exact",
-    "rule_named",
-]
-
 Drawn = tuple[NDArray[np.int64], NDArray[np.float64]]
 Classed = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]
 

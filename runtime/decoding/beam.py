@@ -24,18 +24,6 @@ from .verify import unusable
 if TYPE_CHECKING:
     from ..engine.engine import Engine, State
 
-__all__ = [
-    "BeamOptions",
-    "Drafts",
-    "Hypothesis",
-    "SawPass",
-    "best_of",
-    "likeliest",
-    "logprobs_behind",
-    "search",
-]
-
-
 _BLOCK = 64  # ids, of which `likeliest` looks at the best first
 
 

@@ -25,13 +25,12 @@ from .drafter import NO_DRAFT, Draft, DraftContext, Drafter, Guard, SharedPass, 
 from .passes import Decoding, Ran, alone, together
 from .rules import Logits, RuleSet
 from .sampling import Noise
-from .statistics import Speculation, Tally
+from .statistics import Speculation as Speculation
+from .statistics import Tally
 from .verify import Outcome, Verifier, softmax
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Features, State
-
-__all__ = ["DecodeOptions", "Speculation", "WindowResult", "decode_window", "decoding", "detect_language"]
 
 
 @dataclass(frozen=True, kw_only=True)

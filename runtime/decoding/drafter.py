@@ -36,22 +36,6 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine
     from ..engine.session import Canceller
 
-__all__ = [
-    "ALONE",
-    "Draft",
-    "DraftContext",
-    "DraftTree",
-    "Drafter",
-    "EmptyDrafter",
-    "Guard",
-    "NO_DRAFT",
-    "NO_GUESS",
-    "SharedPass",
-    "TargetModel",
-    "Verdict",
-    "WindowContext",
-]
-
 _TAIL_ROWS = 10  # of 20 ms each, behind the audio's end, in which its last letter may still be heard
 
 

@@ -16,8 +16,6 @@ from .verify import softmax
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Features, State
 
-__all__ = ["UNKNOWN_LANGUAGE", "say_language"]
-
 UNKNOWN_LANGUAGE = "und"  # in ISO 639
 _Told = Mapping[str, Sequence[int]]
 

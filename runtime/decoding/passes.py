@@ -22,8 +22,6 @@ from specedge.errors import Interrupted
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Rows
 
-__all__ = ["Decoding", "Ended", "Ran", "Together", "alone", "n_rows_of", "run", "together"]
-
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 

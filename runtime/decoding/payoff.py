@@ -16,8 +16,6 @@ import numpy as np
 from ..device import CostTable
 from .drafter import DraftTree, Verdict
 
-__all__ = ["Guess", "Guesses", "cut", "joined"]
-
 _FADE = 0.985  # half of what is known of a class is from its last 46 nodes
 _PRIOR = 4.0  # nodes' worth of trust in a drafter's own word
 _MAX_SCALE = 1.25

@@ -13,8 +13,6 @@ from ..text.special import TokenLayout
 from ..text.tokenizer import Tokenizer
 from .rules import RuleSet, build_rules, non_speech_tokens, suppressed_tokens
 
-__all__ = ["cuts_at_pauses", "sets_late_starts", "window_rules"]
-
 
 def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
     """Return the rules that `options` ask for."""

@@ -26,24 +26,6 @@ from numpy.typing import NDArray
 from ..text.special import TokenLayout
 from ..text.tokenizer import Encoder, Tokenizer
 
-__all__ = [
-    "Logits",
-    "RuleSet",
-    "build_rules",
-    "hasten_end",
-    "initial_timestamp",
-    "join_ends",
-    "no_repeated_ngram",
-    "non_speech_tokens",
-    "penalise_repetition",
-    "prefer_timestamps",
-    "suppress_blank",
-    "suppress_tokens",
-    "suppressed_tokens",
-    "timestamps_in_pairs",
-    "timestamps_never_decrease",
-]
-
 _SYMBOLS = (
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
     *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}"),

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from .rules import Logits
 
-__all__ = ["Draw", "Noise", "log_softmax_at"]
-
 _UNIT = 2.0**-52
 # Of 52-bit uniforms, shifted by half a step off 0 and 1, no two Gumbel values lie further apart than this.
 _WIDEST_GAP = 41.0

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .passes import Ran
 
-__all__ = ["DraftCounts", "Learning", "Speculation", "Tally", "calls_per_word"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DraftCounts:

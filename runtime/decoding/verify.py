@@ -28,8 +28,6 @@ from .statistics import Tally
 if TYPE_CHECKING:
     from ..engine.engine import Engine, State
 
-__all__ = ["Outcome", "Verifier", "softmax", "unusable"]
-
 _ROOT = -1
 _ROOT_ALONE: Sequence[tuple[int, ...]] = ((),)
 

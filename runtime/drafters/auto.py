@@ -41,8 +41,6 @@ from ..decoding.statistics import Learning
 from ..device import CostTable
 from .earlier import EarlierDrafter
 
-__all__ = ["PLAIN", "Account", "AutoDrafter", "PlainPass"]
-
 PLAIN = "none"
 _N_KEPT = 9  # passes that a median is of
 _FIRST_EVERY, _SELDOM = 3, 64  # passes with drafts before a plain one is due: at first, and at most

@@ -22,8 +22,6 @@ from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdi
 from ..decoding.payoff import Guess, Guesses
 from ..device import CostTable
 
-__all__ = ["EarlierDrafter"]
-
 _MAX_DRAFT = 48
 _N_TEXTS = 3  # of one window
 _N_WINDOWS = 32

@@ -16,8 +16,6 @@ from dataclasses import astuple, replace
 from ..decoding.drafter import Drafter
 from ..options import DrafterOptions
 
-__all__ = ["KeptDrafters", "Loan"]
-
 _MOST_KEPT = 4  # drafters that no call uses
 
 

@@ -21,8 +21,6 @@ from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdi
 from ..decoding.payoff import Guess, Guesses
 from ..device import CostTable
 
-__all__ = ["NgramDrafter", "repeating_tail"]
-
 _MAX_DRAFT = 16
 _CONTEXT = 4
 _LOOP_TOKENS = 16  # of drafts accepted whole, over as many that repeat, before a loop is suspected

@@ -27,8 +27,6 @@ from .earlier import EarlierDrafter
 from .ngram import NgramDrafter
 from .tokenmap import TokenMapDrafter
 
-__all__ = ["costs_here", "costs_of", "make_drafter", "runnable", "threads_here", "weighed"]
-
 _N_TOKENS = 20  # of a usual window, a short sentence or two
 _USUAL_BYTES_S = 1e10  # of weights that a pass of one row reads
 _LARGE_PASS_S = 3e-2  # beside such passes a layer and a hearing of its own are cheaper than what a block's heads save

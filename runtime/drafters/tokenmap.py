@@ -24,8 +24,6 @@ from ..device import CostTable
 from ..text.beginnings import Beginnings
 from ..text.words import sentence_so_far
 
-__all__ = ["TokenMapDrafter", "TokenMapOptions", "text_so_far"]
-
 _MAX_NODES = 48
 _CONTEXT = 8
 _HOPELESS = 0.05  # a path this unlikely is followed no further

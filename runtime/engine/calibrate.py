@@ -21,8 +21,6 @@ from ..device import Profile
 from .engine import Engine
 from .made_up import probe_ids, probe_mel
 
-__all__ = ["PASS_ROWS", "measure", "usual_frames"]
-
 PASS_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 TREE_ROWS = (4, 8)  # of passes over two paths, all in all
 COMMITTED = (16, 64, 192)

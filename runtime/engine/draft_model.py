@@ -28,8 +28,6 @@ from .session import Canceller, Stoppable, bind_array_input, bind_array_output, 
 from .shortlist import Shortlist
 from .speech import open_engine
 
-__all__ = ["DraftModel", "DraftText", "VocabularyVectors", "load_draft"]
-
 
 class VocabularyVectors:
     """The rows that the decoder multiplies its last hidden row with, for what learns. Raises BundleError.

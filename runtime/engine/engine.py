@@ -37,9 +37,12 @@ from ..device import most_threads, threads_allowed
 from ..options import CPU
 from . import packed
 from .exactness import rows_are_exact
-from .kv_cache import MAX_TEXTS, Factors, KvCache, State, copy_rows
+from .kv_cache import MAX_TEXTS, KvCache, copy_rows
+from .kv_cache import Factors as Factors
+from .kv_cache import State as State
 from .made_up import probe_ids, probe_mel
-from .many import BIAS, Features, ManyPass, TextRows, pads_windows
+from .many import BIAS, ManyPass, TextRows, pads_windows
+from .many import Features as Features
 from .providers import ProviderEncoder, open_provider
 from .scheduler import Budget, Pass, Scheduler
 from .session import (
@@ -48,25 +51,16 @@ from .session import (
     Session,
     bind_array_input,
     bind_array_output,
-    cross_keys_values,
-    encoder_output,
     load_graph,
     logit_columns,
     runtime_release,
 )
-
-__all__ = [
-    "Alignment",
-    "Engine",
-    "Factors",
-    "Features",
-    "Rows",
-    "State",
-    "WantedRows",
-    "cross_keys_values",
-    "encoder_output",
-    "wait_before_fork",
-]
+from .session import (
+    cross_keys_values as cross_keys_values,
+)
+from .session import (
+    encoder_output as encoder_output,
+)
 
 MAX_PATHS = 4  # beyond a few dozen rows a pass costs as much as two
 MANY_SINCE = (1, 32)  # the version of ONNX Runtime whose attention takes texts of different lengths

@@ -21,8 +21,6 @@ from ..options import BLOCK_KIND, BLOCK_KV_GRAPH
 from .engine import cross_keys_values
 from .session import Binding, Canceller, OrtValue, Session, bind_array_input, bind_array_output, load_graph, ort_value
 
-__all__ = ["HeadsPass"]
-
 _MOST_SIZES = 16  # numbers of rows whose arrays are kept
 
 

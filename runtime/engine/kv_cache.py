@@ -22,8 +22,6 @@ from ..bundle.dims import Dims
 from .many import Features, Lease, common_rows, zeros_by_page
 from .session import Binding, Session, bind_array_input, ort_value
 
-__all__ = ["Factors", "KvCache", "MAX_TEXTS", "State", "TextMemory", "copy_rows"]
-
 MAX_TEXTS = 16  # that can share a pass
 MAX_SIZES = 64  # of passes whose arrays are kept
 

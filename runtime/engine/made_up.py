@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from ..bundle.manifest import Dims, Manifest
 from .many import BIAS, Features
 
-__all__ = ["N_PROBE_FRAMES", "N_PROBE_ROWS", "probe_ids", "probe_mel", "probe_window"]
-
 N_PROBE_ROWS = 40
 N_PROBE_FRAMES = 250  # an odd number of positions, so that rows of attention start at every alignment in memory
 

@@ -37,8 +37,6 @@ from . import packed
 from .made_up import probe_mel
 from .session import RUNTIME_VERSION, Canceller, Session, available_providers, encoder_output, load_graph
 
-__all__ = ["EncoderRun", "EncoderTask", "ProviderEncoder", "open_provider", "require_provider"]
-
 EncoderRun = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """From a log-mel float32 `[1, n_mels, n_frames]` to features float32 `[1, n_ctx, n_audio_state]`."""
 

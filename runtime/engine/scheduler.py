@@ -26,8 +26,6 @@ from specedge.errors import Interrupted
 
 from .many import Features
 
-__all__ = ["Budget", "Pass", "Scheduler"]
-
 PATIENCE = 0.5  # of a pass: one pass less saves about a whole one
 _NEVER = float("-inf")
 _IDLE_S = 0.5  # so long holders may be busy with other things, such as a drafter

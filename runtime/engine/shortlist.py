@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from ..bundle.manifest import DECODER_GRAPH, SHORTLIST_GRAPH, Manifest
 
-__all__ = ["MOST_EXPECTED", "N_COMMON", "Shortlist", "Span", "shortlist_spans"]
-
 N_COMMON = 8_192  # 70 to 88 % of the tokens of English texts
 MOST_SAID = 2_048  # tokens beyond those that are kept, the latest
 MOST_EXPECTED = 1_024  # of them from token maps, before the target has said anything

@@ -30,8 +30,6 @@ from .engine import Engine, State, WantedRows, encoder_output
 from .many import Features
 from .session import bind_array_input, bind_array_output
 
-__all__ = ["GraphRun", "SpeechEngine", "open_engine", "graph_runs"]
-
 
 class GraphRun(NamedTuple):
     """Rows that one run of the graph takes: `audio` rows of the window, then `ids`, the first being row `start`."""

@@ -33,8 +33,6 @@ from .transcribe import compression_ratio
 from .windows import AudioContext, Piece, frames_to_s
 from .words import time_words
 
-__all__ = ["align_text"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Unit:

@@ -40,8 +40,6 @@ from .transcribe import transcribe
 if TYPE_CHECKING:
     from ..engine.engine import Engine
 
-__all__ = ["LiveTranscriber", "LiveUpdate", "split_units"]
-
 # Scripts written without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, kana, Chinese characters.
 _DENSE = "\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNITS = re.compile(rf"\s*(?:[{_DENSE}]|[^\s{_DENSE}]+)[^\w\s]*|\s+")

@@ -20,8 +20,6 @@ from ..text.special import SpecialTokens
 from ..text.speech_tokens import SpeechTokens
 from ..text.tokenizer import Tokenizer
 
-__all__ = ["Prompts", "SpeechPrompts"]
-
 
 class Prompts:
     """The prompts of one recording's windows, and as much of the text so far as prompts can hold.

@@ -15,8 +15,6 @@ from ..options import CPU
 if TYPE_CHECKING:
     from ..options import TranscribeOptions, VadOptions
 
-__all__ = ["DraftedSegment", "Segment", "TranscriptionInfo", "Word"]
-
 
 class _Named:
     """The method of the named tuples that these classes once were."""

@@ -11,8 +11,6 @@ from dataclasses import replace
 
 from .windows import Piece
 
-__all__ = ["LEAST_S", "settle"]
-
 LEAST_S = 0.02  # a step of the model's time
 
 

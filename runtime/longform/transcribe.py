@@ -70,18 +70,6 @@ from .words import Outcome, Window, follow_words
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Features, Rows
 
-__all__ = [
-    "Attempt",
-    "Transcription",
-    "compression_ratio",
-    "decode_with_fallback",
-    "is_silence",
-    "language_given",
-    "spoken_text",
-    "transcribe",
-    "vote",
-]
-
 _log = logging.getLogger(__name__)
 
 

@@ -32,15 +32,6 @@ from ..engine.session import Canceller
 from ..options import FRAME_SAMPLES, VadOptions
 from .segments import Segment, Word
 
-__all__ = [
-    "Detector",
-    "SpeechAudio",
-    "SpeechMap",
-    "VadOptions",
-    "find_speech",
-    "make_detector",
-]
-
 _SAMPLE_RATE = 16_000
 _N_DIGITS = 2
 

@@ -36,20 +36,6 @@ from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ, Manifest
 from ..text.special import TokenLayout
 from .segments import Word
 
-__all__ = [
-    "AudioContext",
-    "Cut",
-    "Piece",
-    "Sound",
-    "Span",
-    "cut_at_pause",
-    "cut_window",
-    "find_pauses",
-    "frames_to_s",
-    "s_to_frames",
-    "spans_of_clips",
-]
-
 FRAMES_PER_S = SAMPLE_RATE_HZ // HOP_SAMPLES
 Span = tuple[int, int | None]
 """First frame and the one behind the last; None is the end of the audio."""

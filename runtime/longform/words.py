@@ -31,8 +31,6 @@ from .windows import Cut, Piece, frames_to_s, s_to_frames
 if TYPE_CHECKING:
     from ..engine.engine import Alignment, Engine, Features
 
-__all__ = ["Outcome", "Window", "dtw_path", "follow_words", "last_end_s", "median_filter", "time_words", "token_steps"]
-
 _DIAGONAL, _UP, _LEFT = 0, 1, 2
 
 

@@ -16,18 +16,6 @@ from ..options import CPU
 from ..text.tokenizer import Tokenizer
 from .formats import SubtitleOptions, format_timestamp
 
-__all__ = [
-    "aligned",
-    "coloured_text",
-    "describe",
-    "legend",
-    "segment_runs",
-    "source_names",
-    "statistics",
-    "text_runs",
-    "timed_text",
-]
-
 
 def describe(info: TranscriptionInfo, duration_s: float, n_segments: int) -> str:
     """One line such as `9:36 of audio, language de (0.98), 120 segments`."""

@@ -22,8 +22,6 @@ from ..decoding.accept import AcceptanceRule, Candidate, Classed, Drawn
 from ..decoding.rules import Logits
 from ..decoding.sampling import Draw
 
-__all__ = ["Residual", "Threshold", "TopM", "Typical", "draw_draft"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Residual(AcceptanceRule):

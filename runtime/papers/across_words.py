@@ -39,8 +39,6 @@ from ..options import DrafterOptions
 from ..text.splitting import split
 from ..text.tokenizer import Tokenizer
 
-__all__ = ["AcrossWords", "direct_map", "translation"]
-
 _MORE_RUNS = 64  # that were forgotten may be noted still
 _NO_RUNS: Mapping[tuple[int, ...], int] = {}
 

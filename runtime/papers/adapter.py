@@ -18,8 +18,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Adam", "Adapter", "AdapterOptions", "Batch"]
-
 Floats = NDArray[np.float32]
 _FIRST, _SECOND, _TINY = 0.9, 0.99, 1e-8
 

@@ -34,19 +34,6 @@ from ..drafters.draft.translate import Translation
 from ..engine.draft_model import DraftModel
 from .adapter import Adapter, AdapterOptions, Batch
 
-__all__ = [
-    "Course",
-    "CourseOptions",
-    "Lesson",
-    "LessonBook",
-    "Likeliest",
-    "Notes",
-    "Student",
-    "Vectors",
-    "likeliest",
-    "student",
-]
-
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 N_SLOTS = 16

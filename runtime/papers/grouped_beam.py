@@ -31,8 +31,6 @@ from ..decoding.statistics import Tally
 if TYPE_CHECKING:
     from ..engine.engine import Engine, State
 
-__all__ = ["Believed", "Emitted", "beams_of_heads", "grouped_search", "groups"]
-
 
 def beams_of_heads(
     engine: Engine,

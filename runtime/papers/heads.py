@@ -32,8 +32,6 @@ from ..engine.heads import HeadsPass
 from ..engine.session import Canceller
 from ..options import HEAD_KINDS, DrafterOptions
 
-__all__ = ["Guessing", "HeadTrees", "HeadsDrafter", "make"]
-
 _RANGES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _MAX_SCALE = 4.0  # a head that is right behind right ones is right far more often than it says
 _MARGIN = 0.1  # tokens that each path beside the first must add

@@ -20,17 +20,6 @@ from ..drafters.draft.lookahead import CostOptimal, DraftCost, Lookahead
 from .adapter import Adam
 from .distill import likeliest
 
-__all__ = [
-    "AcceptanceHead",
-    "Adaptive",
-    "INTERLEAVED",
-    "JOINT",
-    "N_SIGNS",
-    "Rule",
-    "Schedule",
-    "signs_of",
-]
-
 _LONGEST = 16
 Signs = NDArray[np.float32]
 _NO_SIGNS: Sequence[Signs] = ()

@@ -12,8 +12,6 @@ from typing import Any
 from ..decoding.payoff import Guess, cut
 from ..drafters.tokenmap import TokenMapDrafter, TokenMapOptions
 
-__all__ = ["PaperTokenMapDrafter"]
-
 _MIN_LENGTHS = (9, 16)  # fewest tokens that two and three candidates must have
 
 

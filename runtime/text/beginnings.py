@@ -8,8 +8,6 @@ from .tokenizer import Tokenizer
 from .transcripts import is_unspaced
 from .words import opens_word
 
-__all__ = ["Beginnings"]
-
 
 class Beginnings:
     """Tells one from the other.

@@ -22,8 +22,6 @@ from specedge.errors import BundleError, ModelError, UsageError
 
 from .special import TokenLayout
 
-__all__ = ["SpeechTokens"]
-
 _MOST_IDS = 64  # of a part of a prompt
 _IDS = ("other_ends", "before", "behind", "begin")
 _KEYS = {"eot", "languages", *_IDS}

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-__all__ = ["GPT2", "PATTERNS", "QWEN", "TEKKEN", "composed", "split"]
-
 GPT2, QWEN, TEKKEN = "gpt2", "qwen", "tekken"
 PATTERNS = {
     GPT2: r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",

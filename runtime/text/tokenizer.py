@@ -33,10 +33,8 @@ from pathlib import Path
 
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
 
-from .special import LANGUAGE_NAMES, SpecialTokens, TokenLayout, find_language
+from .special import SpecialTokens, TokenLayout
 from .splitting import GPT2, QWEN, TEKKEN, composed, split
-
-__all__ = ["LANGUAGE_NAMES", "SpecialTokens", "Tokenizer", "find_language"]
 
 _MAX_CACHED_CHARS = 64  # longer pieces are merged afresh each time, so the cache is bounded in bytes too
 _MAX_CACHED_PIECES = 1 << 14

@@ -12,7 +12,7 @@ from specedge.errors import CheckpointError, ModelNotFoundError, UsageError
 from specedge.export import default_model as module
 from specedge.export.default_model import default_model, installed_default
 from specedge.models import store
-from specedge.runtime.bundle.bundle import Source
+from specedge.runtime.bundle.manifest import Source
 from support.bundles import DIMS, TOKENS, write_bundle
 
 ENGLISH = replace(TOKENS, languages={})

@@ -11,16 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specedge.runtime.bundle.bundle import (
-    MANIFEST_NAME,
-    Dims,
-    FileEntry,
-    GraphSpec,
-    Manifest,
-    Source,
-    TensorSpec,
-    hash_file,
-)
+from specedge.runtime.bundle.bundle import hash_file
+from specedge.runtime.bundle.dims import Dims
+from specedge.runtime.bundle.manifest import MANIFEST_NAME, FileEntry, GraphSpec, Manifest, Source, TensorSpec
 from specedge.runtime.text.tokenizer import SpecialTokens, Tokenizer, write_table
 
 DIMS = Dims(

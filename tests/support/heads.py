@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.heads import Heads, HeadsSpec, head_shapes
-from specedge.runtime.bundle.bundle import Bundle, Dims
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.dims import Dims
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.options import HEAD_KINDS
 from support.checkpoints import weight

@@ -40,8 +40,6 @@ from .lattice import HeardToken, Lattice, bare, heard_tokens, lattice_of, spelle
 from .ngram_lm import LONGEST, Guide
 from .rescore import Search
 
-__all__ = ["CtcDrafter", "SegmentTimes", "open_ctc"]
-
 _N_KEPT = 24
 _NEAR = 0.6  # of what was seen, a step away
 _PRIOR = 2.0  # timestamps of doubt about every place

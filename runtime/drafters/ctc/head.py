@@ -22,8 +22,6 @@ from ...bundle.bundle import Bundle, encoder_fingerprint
 from ...bundle.manifest import CTC_GRAPH
 from ...engine.session import Binding, Canceller, Session, bind_array_input, load_graph, run_outputs
 
-__all__ = ["BLANK", "CtcHead", "N_UNITS", "Posteriors", "UNITS", "units_sha256"]
-
 UNITS = "bytes-257"
 N_UNITS = 257
 BLANK = 0

@@ -28,16 +28,6 @@ from ...text.beginnings import Beginnings
 from ...text.tokenizer import Tokenizer
 from .head import BLANK, N_UNITS, Posteriors
 
-__all__ = [
-    "HeardToken",
-    "Lattice",
-    "Unit",
-    "bare",
-    "heard_tokens",
-    "lattice_of",
-    "spelled",
-]
-
 FLOOR = -12.0  # no unit is less likely than this, so that sums of a window keep their digits
 _NEVER = np.float32(-1e9)
 _SPACE = 0x20 + 1  # the unit

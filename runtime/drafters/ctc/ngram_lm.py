@@ -19,8 +19,6 @@ from specedge.maps.ngram_cache import NgramCache, ngrams
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import NgramIndex, TokenMap
 
-__all__ = ["Guide", "LONGEST", "UNKNOWN"]
-
 BACK_OFF = 1.0
 LONGEST = 3  # ids of an n-gram: those of four decide nothing that these do not
 _ALONE = 3.0  # more for a token that no n-gram of two has

@@ -23,8 +23,6 @@ from .lattice import HeardToken, Lattice
 from .ngram_lm import Guide
 from .word_lattice import Span, Word, WordFinder
 
-__all__ = ["Respeller", "Search"]
-
 _WEIGHT = 0.9  # of the n-grams against the sounds
 _BEAM = 2  # texts kept at a node
 _CANDIDATES = 8  # tokens tried behind each of them

@@ -21,8 +21,6 @@ from ...text.words import opens_word
 from .lattice import HeardToken, Lattice
 from .ngram_lm import Guide
 
-__all__ = ["Span", "Word", "WordFinder"]
-
 _QUICK_BYTES = 8  # of a token, for the first look
 _FIRST_BYTES = 3  # of those, looked for nearer
 _N_ENDS = 2  # words that were heard in place of one, at most

@@ -31,8 +31,6 @@ from ...registered import find
 from .lookahead import DraftCost, Lookahead
 from .translate import Reader, Translation
 
-__all__ = ["DraftModelDrafter"]
-
 _MORE_STEPS = 4  # draft tokens beyond the wanted ones, where several make one of the target's
 
 

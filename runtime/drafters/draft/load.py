@@ -32,8 +32,6 @@ from .translate import Alike, Remapped, Translation
 if TYPE_CHECKING:
     from ...decoding.drafter import TargetModel
 
-__all__ = ["open_draft"]
-
 _NEEDED = 1.6  # bytes of memory for each byte of weights: copies packed for the kernels, buffers
 log = logging.getLogger(__name__)
 

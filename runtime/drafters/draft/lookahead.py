@@ -28,9 +28,6 @@ from ...decoding.payoff import Guesses
 from ...device import CostTable
 from ...registered import find, names
 
-__all__ = ["CostOptimal", "DraftCost", "LOOKAHEADS", "Lookahead", "WEIGHED", "make_lookahead"]
-
-
 LOOKAHEADS = ("cost", *names("lookahead"))
 WEIGHED = ("cost", "adaptive", "joint")  # drafts are made where they pay; by the others, always
 _LONGEST = 16

@@ -23,16 +23,6 @@ from ...text.special import SpecialTokens, TokenLayout
 from ...text.speech_tokens import SpeechTokens
 from ...text.tokenizer import Tokenizer
 
-__all__ = [
-    "Alike",
-    "Reader",
-    "Remapped",
-    "Translation",
-    "drawn_among",
-    "prompt_in",
-    "special_map",
-]
-
 _NAMES = ("eot", "sot", "sot_prev", "sot_lm", "no_speech", "no_timestamps", "translate", "transcribe")
 
 
