@@ -17,14 +17,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import UsageError
+from specedge.errors import AudioError, UsageError
 
-from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, decode_audio, open_held
+from .audio.audio import NO_SAMPLES, SAMPLE_RATE, AudioSource, AudioStream, decode_audio, open_held
 from .bundle.bundle import Bundle, choose_bundle
 from .bundle.dims import ChunkDims
 from .bundle.manifest import SPEECH
@@ -96,15 +96,10 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         named["log_prob_threshold"] = other
     if named.get("length_penalty") == 1:  # faster-whisper's way to say what openai-whisper does without a penalty
         named["length_penalty"] = None
-    try:
-        for name, convert in _CONVERTED.items():
-            if named.get(name) is not None:
-                named[name] = convert(named[name])
-        return TranscribeOptions(**named)
-    except UsageError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"an option of transcribe has a wrong type: {error}") from None
+    for one in fields(TranscribeOptions):
+        if one.name in named:
+            named[one.name] = _converted(one.name, str(one.type), named[one.name])
+    return TranscribeOptions(**named)
 
 
 def for_model(options: TranscribeOptions, special: TokenLayout) -> TranscribeOptions:
@@ -153,12 +148,47 @@ def vad_options(parameters: Any, **otherwise: Any) -> VadOptions:
         raise UsageError(f"vad_parameters: {error}") from None
 
 
+def _converted(name: str, kind: str, value: Any) -> Any:
+    """The value of an option of this type. Raises UsageError for one of another type."""
+    convert, expected = _CONVERTED.get(name) or _KINDS.get(kind.removesuffix(" | None"), (None, ""))
+    if convert is None or (value is None and (name in _CONVERTED or kind.endswith("| None"))):
+        return value
+    try:
+        return convert(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{name}: got {value!r:.80}, expected {expected}") from None
+
+
+def _whole(value: Any) -> int:
+    found = int(value)
+    if isinstance(value, str) or found != value:
+        raise ValueError(value)
+    return found
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str):
+        raise TypeError(value)
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
 def _floats(value: float | Iterable[float]) -> tuple[float, ...]:
-    return tuple(map(float, value)) if isinstance(value, Iterable) else (float(value),)
+    return tuple(map(_number, value)) if isinstance(value, Iterable) else (_number(value),)
 
 
 def _prompt(value: str | Iterable[int]) -> str | tuple[int, ...]:
-    return value if isinstance(value, str) else tuple(map(int, value))
+    return value if isinstance(value, str) else tuple(map(_whole, value))
+
+
+def _ids(value: str | Iterable[int]) -> tuple[int, ...]:
+    """Ids from a list, or "1,2", as openai-whisper takes them."""
+    return tuple(map(int, filter(str.strip, value.split(",")) if isinstance(value, str) else value))
 
 
 def _clips(value: str | Iterable[float]) -> tuple[float, ...]:
@@ -168,11 +198,20 @@ def _clips(value: str | Iterable[float]) -> tuple[float, ...]:
     return tuple(map(float, value)) or (0.0,)
 
 
-_CONVERTED: Mapping[str, Callable[[Any], Any]] = {
-    "temperature": _floats,
-    "initial_prompt": _prompt,
-    "suppress_tokens": lambda ids: tuple(map(int, ids)),
-    "clip_timestamps": _clips,
+_Conversion = tuple[Callable[[Any], Any], str]
+_KINDS: Mapping[str, _Conversion] = {
+    "int": (_whole, "a whole number"),
+    "float": (_number, "a number"),
+    "bool": (bool, "True or False"),
+}
+_CONVERTED: Mapping[str, _Conversion] = {
+    "temperature": (_floats, "a number, or a list of them"),
+    "initial_prompt": (_prompt, "a text, or a list of token ids"),
+    "hotwords": (_text, "one text with all the words"),
+    "prefix": (_text, "a text"),
+    "accept": (_text, "the name of a rule"),
+    "suppress_tokens": (_ids, 'a list of token ids, or a text such as "-1"'),
+    "clip_timestamps": (_clips, "times in seconds"),
 }
 
 
@@ -187,6 +226,8 @@ def asked_drafter(given: Mapping[str, Any]) -> Drafter | DrafterOptions:
     for name, value in {"token_map": maps, **named}.items():
         if value != getattr(DrafterOptions, name, None):
             raise UsageError(f"{name}: goes with the name of a drafter, not with one that is already made")
+    if not isinstance(drafter, DrafterOptions) and not hasattr(drafter, "propose"):
+        raise UsageError(f"drafter: got {drafter!r:.80}, expected a name, options, or a Drafter")
     made: Drafter | DrafterOptions = drafter
     return made
 
@@ -212,7 +253,8 @@ class WhisperModel:
     take together, when several threads use the model; a further one waits before its encoder until there is room. Of a
     model of small's size a window of 30 s takes up to 93 MB; None for no limit. encoder_provider: what the encoder runs
     on, "cpu" or one of `specedge.runtime.options.ENCODER_PROVIDERS` (docs/providers.md). Accepted and without effect:
-    num_workers (one engine serves all threads), local_files_only (always so) and use_auth_token.
+    num_workers (one engine serves all threads), local_files_only (always so) and use_auth_token. A context manager,
+    which closes the model; pickled, it is opened anew from its folder.
 
     Raises UsageError for what cannot be, ModelError for a model that is not installed or broken, ProviderError for an
     encoder that its provider cannot run.
@@ -244,10 +286,36 @@ class WhisperModel:
         if num_workers < 1 or cpu_threads < 0:
             raise UsageError(f"num_workers={num_workers}, cpu_threads={cpu_threads}: expected 1 or more, and 0 or more")
         path = choose_bundle(model_size_or_path, compute_type=compute_type, root=download_root, revision=revision)
-        self.engine, self.bundle = load(path, cpu_threads, budget_bytes, encoder_provider)
+        unusual = {"budget_bytes": budget_bytes} if budget_bytes != BUDGET_BYTES else {}
+        unusual |= {"encoder_provider": encoder_provider} if encoder_provider != CPU else {}
+        self._opened_with = (str(path), {"cpu_threads": cpu_threads, **unusual})
+        engine, self.bundle = load(path, cpu_threads, budget_bytes, encoder_provider)
+        self._engine: Engine | None = engine
         self.threads = self.engine.threads
         self.draft: Any = None  # the draft model used last, which stays loaded for the next call
         self.kept_drafters = KeptDrafters()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process the same bundle is opened anew."""
+        return _reopened, (type(self), *self._opened_with)
+
+    def close(self) -> None:
+        """Let go of the model's memory. A later call raises UsageError; a second `close` does nothing."""
+        self.kept_drafters.close()
+        self._engine = self.draft = None
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the model. Raises UsageError once it is closed."""
+        if self._engine is None:
+            raise UsageError("this model is closed: open it again")
+        return self._engine
 
     @property
     def path(self) -> Path:
@@ -488,6 +556,8 @@ class WhisperModel:
         from .longform.align import align_text
 
         samples = decode_audio(audio)
+        if not len(samples):
+            raise AudioError(f"array: {NO_SAMPLES}")
         options = for_model(TranscribeOptions(language=language), self.bundle.manifest.tokens)
         info = new_info(len(samples) / SAMPLE_RATE, options)
         info.language = options.language or ""
@@ -535,7 +605,7 @@ class WhisperModel:
         unknown = sorted(set(options) - set(OPTION_ARGUMENTS))
         if unknown:
             raise UsageError(f"stream: {unknown[0]!r} is no option of it")
-        chosen = for_model(TranscribeOptions(**options), self.bundle.manifest.tokens)
+        chosen = for_model(transcribe_options(options), self.bundle.manifest.tokens)
         asked = asked_drafter({"drafter": drafter, **about_drafter})
         made = self.drafter_for(asked, chosen, allow_inexact=about_drafter.get("allow_inexact", False))
         owns = made is not drafter
@@ -557,6 +627,10 @@ class WhisperModel:
             # A speech LLM that hears all there is needs no silence behind it.
             n_least = MIN_FRAMES if isinstance(self.bundle.manifest.dims, ChunkDims) else n_frames
             yield np.pad(part, ((0, 0), (0, max(n_least - part.shape[1], 0))))
+
+
+def _reopened(kind: type[WhisperModel], path: str, named: Mapping[str, Any]) -> WhisperModel:
+    return kind(path, **named)
 
 
 @dataclass

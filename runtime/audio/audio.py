@@ -147,7 +147,7 @@ class AudioStream:
         # The first block is decoded now, so that a source that cannot be read fails where it is opened.
         while not self._ready and not self._is_ended:
             self._fetch()
-        if not self._ready:
+        if not self._ready and not isinstance(reader, _ArrayReader):  # of a program's empty array there is no text
             raise AudioError(f"{name}: {NO_SAMPLES}")
 
     def read(self, n_samples: int) -> NDArray[np.float32]:
@@ -474,7 +474,7 @@ def decode_audio(
     with open_audio(input_file, rate_hz=sampling_rate, n_channels=2 if split_stereo else 1) as stream:
         while len(block := stream.read(_READ_SAMPLES)):
             blocks.append(block)
-    samples = np.concatenate(blocks)
+    samples = np.concatenate(blocks or [np.zeros(0, np.float32)])
     return (samples[:, 0].copy(), samples[:, 1].copy()) if split_stereo else samples
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import io
 import logging
+import pickle
 import types
 from pathlib import Path
 from typing import Any
@@ -178,16 +179,20 @@ def test_an_english_model_says_english(english: specedge.WhisperModel, caplog: p
         ({"task": "sing"}, "task"),
         ({"language": "klingon"}, "unknown language"),
         ({"beam_size": 0}, "beam_size"),
-        ({"beam_size": "five"}, "wrong type"),
+        ({"beam_size": "five"}, "beam_size: got 'five', expected a whole number"),
+        ({"beam_size": 2.5}, "beam_size: got 2.5, expected a whole number"),
+        ({"no_speech_threshold": "x"}, "no_speech_threshold: got 'x', expected a number"),
+        ({"hotwords": ["a", "b"]}, "hotwords: .* expected one text"),
+        ({"drafter": 5}, "drafter: got 5"),
         ({"temperature": []}, "temperature"),
-        ({"temperature": "hot"}, "wrong type"),
+        ({"temperature": "hot"}, "temperature: got 'hot', expected a number"),
         ({"clip_timestamps": "3,2"}, "clip_timestamps"),
-        ({"clip_timestamps": "now"}, "wrong type"),
+        ({"clip_timestamps": "now"}, "clip_timestamps: got 'now', expected times"),
         ({"chunk_length": 30}, "windows are 2 s long"),
         ({"drafter": "oracle"}, "drafter"),
         ({"token_map": "a.tmap", "drafter": "none"}, "token_map"),
         ({"log_prob_threshold": -2.0, "logprob_threshold": -3.0}, "one option"),
-        ({"initial_prompt": [1, "two"]}, "wrong type"),
+        ({"initial_prompt": [1, "two"]}, "initial_prompt: .* expected a text"),
     ],
 )
 def test_what_cannot_be_is_said_at_the_call(model: specedge.WhisperModel, options: dict[str, Any], says: str) -> None:
@@ -196,10 +201,29 @@ def test_what_cannot_be_is_said_at_the_call(model: specedge.WhisperModel, option
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("audio", ["nothing.wav", np.zeros((2, 3), np.float32), np.zeros(0, np.float32), io.BytesIO()])
+@pytest.mark.parametrize("audio", ["nothing.wav", np.zeros((2, 3), np.float32), io.BytesIO()])
 def test_bad_audio_is_said_at_the_call(model: specedge.WhisperModel, audio: Any) -> None:
     with pytest.raises(AudioError):
         model.transcribe(audio)
+
+
+def test_an_empty_array_has_no_segments(model: specedge.WhisperModel) -> None:
+    empty, batched = np.zeros(0, np.float32), specedge.BatchedInferencePipeline(model)
+    segments, info = model.transcribe(empty, word_timestamps=True)
+    assert list(segments) == [] and info.duration == 0 and info.language
+    for uses_vad in (True, False):
+        assert list(batched.transcribe(empty, vad_filter=uses_vad)[0]) == []
+    with pytest.raises(AudioError, match="array: holds no audio samples"):
+        model.align(empty, "text")
+
+
+def test_a_model_is_closed_and_opened_again() -> None:
+    with specedge.WhisperModel(str(exported.bundle().path), cpu_threads=1) as opened:
+        copy = pickle.loads(pickle.dumps(opened))
+        assert texts(copy, SOUND) == texts(opened, SOUND) and copy.threads == 1
+    with pytest.raises(UsageError, match="is closed"):
+        opened.transcribe(SOUND)
+    opened.close()
 
 
 def test_a_file_opened_as_text_is_refused(model: specedge.WhisperModel, tmp_path: Path) -> None:
@@ -218,6 +242,8 @@ def test_other_ways_to_say_the_same(model: specedge.WhisperModel) -> None:
     assert options(clip_timestamps="") == options(clip_timestamps=[]) == options()
     assert options(temperature=0.4) == options(temperature=[0.4])
     assert options(initial_prompt=iter([5, 6])).initial_prompt == (5, 6)
+    assert options(suppress_tokens="-1") == options(beam_size=1.0, best_of=np.int64(5)) == options()
+    assert model.stream(language="en", temperature=0.0).language == "en"
     assert options(suppress_tokens=[]).suppress_tokens == () and options(suppress_tokens=None).suppress_tokens is None
 
 

@@ -177,7 +177,7 @@ def test_beams_say_the_same_on_a_machine_whose_shared_passes_differ(cache: Path,
     for kind, shares in ((Engine, False), (CoupledTexts, True)):
         exactness._known.clear()
         model = WhisperModel(bundle("int8").path, cpu_threads=1)
-        model.engine = kind(model.bundle, threads=1, cache=False)
+        model._engine = kind(model.bundle, threads=1, cache=False)
         model.engine.shares_passes = shares
         beams: dict[str, Any] = {"beam_size": 3, "temperature": 0.0, "max_new_tokens": 6}
         segments, _ = model.transcribe(SAMPLE, language="en", drafter="none", **beams)
@@ -192,7 +192,7 @@ def test_callers_get_their_text_whatever_the_machine_does_with_shared_passes(
     kind: type[Engine], cache: Path, forgetful: None
 ) -> None:
     model = WhisperModel(bundle("int8").path, cpu_threads=1)
-    model.engine = kind(model.bundle, threads=1, cache=False)
+    model._engine = kind(model.bundle, threads=1, cache=False)
     shared: list[int] = []
     run_shared = model.engine._run_shared
     sounds = [np.random.default_rng(i).normal(0, 0.1, 16_000 * (2 + i)).astype(np.float32) for i in range(4)]
