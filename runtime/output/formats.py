@@ -1,6 +1,7 @@
 """Transcripts as txt, srt, vtt, tsv, json and lrc, and how an output file is written.
 
-Layouts are openai-whisper's, byte for byte for the same segments (`whisper/utils.py`). JSON begins with its fields, in
+Layouts are openai-whisper's, byte for byte for the same segments (`whisper/utils.py`), but for texts that would break a
+file there: blank lines, arrows, `&` and `<` in VTT, and cues without text. JSON begins with its fields, in
 its order and with its numbers unrounded; `duration`, `speculation`, `audio_context` and, for a transcription that was
 stopped, `interrupted` follow. A number that is not finite is null there, and files end with a line break. LRC is
 whisper.cpp's, without its signature.
@@ -37,6 +38,7 @@ _LONG_PAUSE_S = 3.0
 _ANY_NUMBER = 1000
 # A word inside its white space; one with a line break in the middle is left as it is.
 _WORD = re.compile(r"\A(\s*)(.*)$")
+_BLANK_LINES = re.compile(r"[\r\n]\s*[\r\n]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +94,23 @@ def srt(segments: Iterable[Segment], options: SubtitleOptions) -> Iterator[str]:
 def vtt(segments: Iterable[Segment], options: SubtitleOptions) -> Iterator[str]:
     """WebVTT: pieces of text that make up the file, the header first and then one for each cue."""
     yield "WEBVTT\n\n"
-    for start, end, text in cues(segments, options):
+    for start, end, text in cues(segments, options, lambda text: text.replace("&", "&amp;").replace("<", "&lt;")):
         yield f"{format_timestamp(start)} --> {format_timestamp(end)}\n{text}\n\n"
 
 
-def cues(segments: Iterable[Segment], options: SubtitleOptions) -> Iterator[Cue]:
-    """The cues of `segments`, made of words if the first segment has any list of them, even an empty one."""
+def cues(segments: Iterable[Segment], options: SubtitleOptions, escape: Callable[[str], str] = str) -> Iterator[Cue]:
+    """The cues of `segments`, made of words if the first segment has any list of them, even an empty one.
+
+    escape: what a format writes for signs of its own. A text holds no blank line and no arrow, which would end its cue;
+    one without anything to show has none.
+    """
+    for cue in _cues(segments, options, escape):
+        text = _BLANK_LINES.sub("\n", cue.text.replace("-->", "->"))
+        if text.strip():
+            yield cue._replace(text=text)
+
+
+def _cues(segments: Iterable[Segment], options: SubtitleOptions, escape: Callable[[str], str]) -> Iterator[Cue]:
     rest = iter(segments)
     first = next(rest, None)
     if first is None:
@@ -105,13 +118,13 @@ def cues(segments: Iterable[Segment], options: SubtitleOptions) -> Iterator[Cue]
     segments = itertools.chain([first], rest)
     if first.words is None:
         for segment in segments:
-            yield Cue(segment.start, segment.end, segment.text.strip().replace("-->", "->"))
+            yield Cue(segment.start, segment.end, escape(segment.text.strip()))
         return
     for words in _Cutter(options).cut(segments):
         if options.highlight_words:
-            yield from _highlighted(words)
+            yield from _highlighted(words, escape)
         else:
-            yield Cue(words[0].start, words[-1].end, "".join(word.word for word in words))
+            yield Cue(words[0].start, words[-1].end, escape("".join(word.word for word in words)))
 
 
 class _Cutter:
@@ -166,9 +179,9 @@ def _words(segment: Segment) -> list[Word]:
     return [Word(start=segment.start, end=segment.end, word=segment.text, probability=0.0)]
 
 
-def _highlighted(words: list[Word]) -> Iterator[Cue]:
+def _highlighted(words: list[Word], escape: Callable[[str], str]) -> Iterator[Cue]:
     """The cue once for each word with that word underlined, and unmarked in the pauses between."""
-    texts = [word.word for word in words]
+    texts = [escape(word.word) for word in words]
     last_s = words[0].start
     for index, word in enumerate(words):
         if round(last_s * 1000.0) != round(word.start * 1000.0):
@@ -213,7 +226,7 @@ def _tsv(segments: Iterable[Segment], _: SubtitleOptions) -> Iterator[str]:
     """Times are whole milliseconds."""
     yield "start\tend\ttext\n"
     for segment in segments:
-        text = segment.text.strip().replace("\t", " ")
+        text = re.sub(r"[\t\r\n]", " ", segment.text.strip())
         yield f"{round(1000 * segment.start)}\t{round(1000 * segment.end)}\t{text}\n"
 
 
