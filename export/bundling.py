@@ -189,12 +189,15 @@ def write_bundle(
     return Bundle(path=out.resolve(), manifest=manifest, digest=hashlib.sha256(data).hexdigest())
 
 
+_SHOWN = 8  # every so many weights are told
+
+
 class _Counted:
     """The checkpoint's weights, telling `report` how many have been read."""
 
     def __init__(self, checkpoint: Checkpoint, report: Report | None) -> None:
         self._checkpoint, self._report = checkpoint, report
-        self._n_read, self._n_total = 0, 2 * sum(1 for _ in checkpoint.spec.shapes())  # for the graphs, and their check
+        self._n_read, self._n_total = 0, 2 * len(checkpoint.shapes)  # for the graphs, and their check
         self.has = checkpoint.has
 
     def tensor(self, name: str) -> NDArray[np.float32]:
@@ -207,7 +210,7 @@ class _Counted:
 
     def _count(self) -> None:
         self._n_read += 1
-        if self._report is not None:
+        if self._report is not None and self._n_read % _SHOWN == 0:
             self._report(min(self._n_read, self._n_total), self._n_total)
 
 
@@ -375,7 +378,7 @@ def _listed(manifest: Path) -> Iterable[str]:
 def _check_space(out: Path, checkpoint: Checkpoint, precision: str, *, encoder_plain: bool) -> None:
     n_weights = sum(
         int(np.prod(shape)) * (2 if encoder_plain and name.startswith("model.encoder.") else 1)
-        for name, shape in checkpoint.spec.shapes()
+        for name, shape in checkpoint.shapes.items()
     )
     needed = int(n_weights * BYTES_PER_WEIGHT[precision])
     free = shutil.disk_usage(out.parent).free

@@ -70,7 +70,8 @@ class Checkpoint:
         self._stored_as = spec.names(stored) if isinstance(spec, SpeechSpec) else _canonical(stored)
         if spec.heads is not None and spec.heads.replaces_base:
             self._stored_as = {_counted_from_base(name): stored for name, stored in self._stored_as.items()}
-        for name, shape in spec.shapes():
+        self.shapes = dict(spec.shapes())
+        for name, shape in self.shapes.items():
             check_tensor(stored.get(self._stored_as.get(name, "")), name, shape, where)
 
     def has(self, name: str) -> bool:

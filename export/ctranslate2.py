@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -86,7 +87,7 @@ def open_ctranslate2(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
         if rounded
         else "",
     )
-    return spec, ReadySource(entries, lambda name: _read(path, variables, places[name]))
+    return spec, ReadySource(entries, partial(_read, path, variables, places))
 
 
 def _configs(
@@ -232,7 +233,8 @@ def _stored_as(variables: Mapping[str, _Variable], name: str) -> str:
     return "F32" if dtype in ("I8", "I16") and f"{name}_scale" in variables else dtype
 
 
-def _read(path: Path, variables: Mapping[str, _Variable], place: _Part) -> F32:
+def _read(path: Path, variables: Mapping[str, _Variable], places: Mapping[str, _Part], name: str) -> F32:
+    place = places[name]
     variable = variables[place.variable]
     n_rows = variable.shape[0] // place.n_parts
     rows = slice(place.part * n_rows, (place.part + 1) * n_rows)

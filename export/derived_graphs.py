@@ -194,7 +194,8 @@ def _upstream(graph: onnx.GraphProto, output: str) -> list[onnx.NodeProto]:
     for node in reversed(graph.node):
         if needed.intersection(node.output):
             kept.append(node)
-            needed.update(name for name in node.input if name)
+            needed.update(node.input)
+            needed.discard("")
     return kept[::-1]
 
 

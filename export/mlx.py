@@ -77,7 +77,7 @@ class _Npz(TensorSource):
                 kind = _NPZ_TYPES.get(dtype.str, dtype.str) if not by_columns or len(shape) < 2 else "columns"
                 entries[member.removesuffix(".npy")] = Stored(shape, kind, path)
 
-    def read(self, name: str) -> F32:
+    def _read(self, name: str) -> F32:
         with _opened(self._path) as archive, archive.open(f"{name}.npy") as file:
             return np.ascontiguousarray(_FORMAT.read_array(file, allow_pickle=False), np.float32)
 

@@ -119,7 +119,7 @@ class GraphBuilder:
 
     def ints(self, *values: int) -> str:
         """The int64 vector `values` as an initializer."""
-        return self.const("i64_" + "_".join(str(v) for v in values), np.array(values, np.int64))
+        return self.const("i64_" + "_".join(map(str, values)), np.array(values, np.int64))
 
     def scalar(self, value: float) -> str:
         """The float32 scalar `value` as an initializer."""
@@ -148,7 +148,10 @@ class GraphBuilder:
     ) -> list[str]:
         """Append a node and return the names of all its outputs."""
         self._count += 1
-        names = [f"{op}_{self._count}_{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
+        if outputs == 1:
+            names = [f"{op}_{self._count}_0"]
+        else:
+            names = [f"{op}_{self._count}_{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
         given: dict[str, Any] = dict(attributes)
         self._nodes.append(
             helper.make_node(op, list(inputs), names, name=f"{op}_{self._count}", domain=domain, **given)
@@ -184,8 +187,8 @@ def signature(folder: Path, graph: str) -> GraphSpec:
     model = onnx.load(str(folder / f"{graph}.onnx"), load_external_data=False)
     return GraphSpec(
         file=f"{graph}.onnx",
-        inputs=tuple(_tensor_spec(value) for value in model.graph.input),
-        outputs=tuple(_tensor_spec(value) for value in model.graph.output),
+        inputs=tuple(map(_tensor_spec, model.graph.input)),
+        outputs=tuple(map(_tensor_spec, model.graph.output)),
     )
 
 
@@ -194,7 +197,7 @@ def _tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     return TensorSpec(
         name=value.name,
         dtype=str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
-        shape=tuple(dim.dim_param or int(dim.dim_value) for dim in tensor.shape.dim),
+        shape=tuple([dim.dim_param or int(dim.dim_value) for dim in tensor.shape.dim]),
     )
 
 

@@ -55,7 +55,7 @@ class OnnxSource(TensorSource):
                 dtype = _DTYPES.get(ref.tensor.data_type, f"ONNX type {ref.tensor.data_type}")
                 self._refs[name], entries[name] = ref, Stored(shape, dtype, path)
 
-    def read(self, name: str) -> F32:
+    def _read(self, name: str) -> F32:
         ref, stored = self._refs[name], self.entries[name]
         shape = stored.shape[::-1] if ref.transposed else stored.shape
         value = _read_constant(ref.tensor, shape, stored)

@@ -67,7 +67,7 @@ class Reference(GraphBuilder):
         **attributes: Attribute,
     ) -> list[str]:
         names = super().nodes(op, inputs, outputs=outputs, domain=domain, **attributes)
-        self._held_bytes += sum(self._weights[name].nbytes for name in inputs if name.endswith(".weight"))
+        self._held_bytes += sum([self._weights[name].nbytes for name in inputs if name.endswith(".weight")])
         if self._held_bytes > RUN_BYTES:
             self._run()
         return names

@@ -316,7 +316,13 @@ class TensorSource:
     entries: Mapping[str, Stored]
 
     def read(self, name: str) -> F32:
-        """One tensor: float32, C-contiguous."""
+        """One tensor: float32, C-contiguous. Raises CheckpointError."""
+        try:
+            return self._read(name)
+        except OSError as error:
+            raise CheckpointError(f"{self.entries[name].path}: cannot be read: {error.strerror or error}") from error
+
+    def _read(self, name: str) -> F32:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -352,11 +358,7 @@ class ReadySource(TensorSource):
 
     def __init__(self, entries: Mapping[str, Stored], read: Callable[[str], F32]) -> None:
         self.entries = entries
-        self._read = read
-
-    def read(self, name: str) -> F32:
-        with _readable(self.entries[name].path):
-            return self._read(name)
+        self._read = read  # type: ignore[method-assign]
 
 
 class SafetensorsSource(TensorSource):
@@ -365,10 +367,9 @@ class SafetensorsSource(TensorSource):
     def __init__(self, paths: Sequence[Path]) -> None:
         self.entries = {name: stored for path in paths for name, stored in _safetensors_entries(path)}
 
-    def read(self, name: str) -> F32:
+    def _read(self, name: str) -> F32:
         stored = self.entries[name]
-        with _readable(stored.path):
-            return read_floats(stored.path, stored.offset, stored.shape, stored.dtype)
+        return read_floats(stored.path, stored.offset, stored.shape, stored.dtype)
 
     def parts(self, name: str, n_rows: int) -> Iterator[F32]:
         """A tensor of at least one dimension, `n_rows` of its rows after another."""
@@ -431,7 +432,7 @@ class TorchSource(TensorSource):
             for name, tensor in self._state(path).items()
         }
 
-    def read(self, name: str) -> F32:
+    def _read(self, name: str) -> F32:
         import torch
 
         stored = self.entries[name]

@@ -7,6 +7,7 @@ counts beyond the limits below. Every refusal is one `BundleError` line: file, k
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import types
@@ -109,7 +110,7 @@ def check_values(value: object, where: str) -> None:
         if n_values + len(pending) + len(children) > MAX_VALUES:
             raise BundleError(f"{where}: more than {MAX_VALUES} values; {REMEDY}")
         if children:
-            pending += [(child, depth + 1) for child in children]
+            pending += zip(children, itertools.repeat(depth + 1))
 
 
 def refusal(value: object, where: str, key: str, expected: str) -> BundleError:

@@ -204,7 +204,7 @@ class Engine:
         """Of a window of `n_ctx` positions: its encoder output, its cross-attention keys and values."""
         return sum(
             np.dtype(tensor.dtype).itemsize
-            * math.prod(axis if isinstance(axis, int) else 1 if axis == "batch" else n_ctx for axis in tensor.shape)
+            * math.prod([axis if isinstance(axis, int) else 1 if axis == "batch" else n_ctx for axis in tensor.shape])
             for graph in self._graphs[:2]
             for tensor in self.bundle.manifest.graphs[graph].outputs
         )
@@ -384,14 +384,13 @@ class Engine:
 
     def _run_passes(self, passes: Sequence[Pass]) -> None:
         """Run what callers asked for, in one pass where its texts can share one."""
-        texts = [text for asked in passes for text in asked.texts]
+        texts = passes[0].texts if len(passes) == 1 else [text for asked in passes for text in asked.texts]
         for state, _, _ in texts:
             del state.memory.rows[state.length :]
-        is_shared = self._can_share([state for state, _, _ in texts]) and self._has_room(texts)
-        run = self._run_shared if is_shared else self._run_alone
-        logits = iter(run(texts))
+        is_shared = len(texts) > 1 and self._can_share([state for state, _, _ in texts]) and self._has_room(texts)
+        logits = list(self._run_shared(texts) if is_shared else self._run_alone(texts))
         for asked in passes:
-            asked.logits = [next(logits) for _ in asked.texts]
+            asked.logits, logits = logits[: len(asked.texts)], logits[len(asked.texts) :]
 
     def _run_alone(self, texts: Sequence[WantedRows]) -> Iterator[NDArray[np.float32]]:
         for state, ids, wanted in texts:

@@ -257,12 +257,13 @@ def _in_passes(
     ids = probe_ids(engine.dims, start + (n_rows or N_PROBE_ROWS))[start:]
     logits: list[NDArray[np.float32]] = []
     done = 0
-    while done < len(ids):
-        stop = done + (lead if done == 0 and lead else rows_per_pass)
-        rows = engine.forward(state, ids[done:stop])
-        logits.append(rows.copy())
-        engine.commit(state, len(rows))
-        done += len(rows)
+    with engine.lock:  # once, and not in each pass
+        while done < len(ids):
+            stop = done + (lead if done == 0 and lead else rows_per_pass)
+            rows = engine.forward(state, ids[done:stop])
+            logits.append(rows.copy())
+            engine.commit(state, len(rows))
+            done += len(rows)
     state.length = start
     return np.concatenate(logits)
 

@@ -214,7 +214,7 @@ class Tokenizer:
         n_repeated = eot - self.ranks[:eot].count(b"") - len(texts)
         if n_repeated:
             raise ModelError(f"vocabulary: {n_repeated} tokens of the byte table occur twice, expected each once")
-        missing = sum(bytes([byte]) not in texts for byte in range(256))
+        missing = len({bytes([byte]) for byte in range(256)} - texts)
         if missing:
             raise ModelError(f"vocabulary: {missing} of the 256 bytes have no token: not every text can be encoded")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ Fault = Callable[[NDArray[np.float32], int, int], None]
 class FaultyDecoder:
     """Logits that say their position and token, changed by `fault(rows, n_before, width)` for each pass."""
 
-    threads = 1
+    threads, lock = 1, threading.RLock()
 
     def __init__(self, fault: Fault, n_text_ctx: int = 448) -> None:
         self.dims: Any = SimpleNamespace(n_text_ctx=n_text_ctx, n_vocab=1000, n_mels=80, n_audio_ctx=100)
