@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, Field, dataclass, field, fields
+from functools import partial
 from typing import Any, Literal
 
 from specedge.errors import UsageError
@@ -45,14 +46,16 @@ class Description:
     """What a field is to people.
 
     doc: its meaning, for help and tables; group: its heading in the help; names: its spellings on the command's line,
-    the long one that is shown first, none for --the-field-s-name; metavar: what the help calls its value; choices: the
-    only values; parse: makes the value of a text, and raises UsageError; default_text: the default in the help's words;
-    is_usual: one of the options that the short help shows; none: the value that the word None stands for.
+    the long one that is shown first, none for --the-field-s-name, behind `prefix`; metavar: what the help calls its
+    value, by default N or X for a number; choices: the only values; parse: makes the value of a text, and raises
+    UsageError; default_text: the default in the help's words; is_usual: one of the options that the short help shows;
+    none: the value that the word None stands for.
     """
 
     doc: str
     group: str = "Options"
     names: tuple[str, ...] = ()
+    prefix: str = ""
     metavar: str | None = None
     choices: tuple[str, ...] = ()
     parse: Callable[[str], Any] | None = None
@@ -81,12 +84,12 @@ def audio_context(given: str) -> str | float:
         return given
 
 
-_DECODING: dict[str, Any] = {"group": "Decoding"}
-_FALLBACK: dict[str, Any] = {"group": "Fallback and silence"}
-_WINDOWS: dict[str, Any] = {"group": "Windows and timestamps"}
-_LANGUAGE: dict[str, Any] = {"group": "Language"}
-_PROMPTING: dict[str, Any] = {"group": "Prompting"}
-_DRAFTING: dict[str, Any] = {"group": "Drafting"}
+_decoding = partial(described, group="Decoding")
+_fallback = partial(described, group="Fallback and silence")
+_windows = partial(described, group="Windows and timestamps")
+_language = partial(described, group="Language")
+_prompting = partial(described, group="Prompting")
+_drafting = partial(described, group="Drafting")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,104 +108,77 @@ class TranscribeOptions:
         "transcribe", "Transcribe, or translate into English.", choices=("transcribe", "translate"), is_usual=True
     )
     word_timestamps: bool = described(False, "Find the start and end of every word.", is_usual=True)
-    beam_size: int = described(
-        1,
-        "Beams at temperature 0, up to 64; 1 is greedy, where drafts save most.",
-        metavar="N",
-        none=1,
-        is_usual=True,
-        **_DECODING,
+    beam_size: int = _decoding(
+        1, "Beams at temperature 0, up to 64; 1 is greedy, where drafts save most.", none=1, is_usual=True
     )
-    temperature: tuple[float, ...] = described(
+    temperature: tuple[float, ...] = _decoding(
         FALLBACK_TEMPERATURES,
         "Temperatures, tried one after another until a window's text passes the tests; 0 takes the likeliest token, "
         "above 0 tokens are sampled.",
         metavar="X",
         default_text="0, then up to 1 in steps",
         is_usual=True,
-        **_DECODING,
     )
-    best_of: int = described(5, "Samples at temperatures above 0, up to 64.", metavar="N", none=1, **_DECODING)
-    seed: int = described(
-        0, "Seed of the samples: the same one gives the same text, whatever drafts.", metavar="N", **_DECODING
+    best_of: int = _decoding(5, "Samples at temperatures above 0, up to 64.", none=1)
+    seed: int = _decoding(0, "Seed of the samples: the same one gives the same text, whatever drafts.")
+    patience: float = _decoding(1.0, "The beam search ends after so many times the beams in finished texts.", none=1)
+    length_penalty: float | None = _decoding(
+        None, "Length penalty of beams and samples, 0 to 1; None: divide by length."
     )
-    patience: float = described(
-        1.0, "The beam search ends after so many times the beams in finished texts.", metavar="X", none=1, **_DECODING
-    )
-    length_penalty: float | None = described(
-        None, "Length penalty of beams and samples, 0 to 1; None: divide by length.", metavar="X", **_DECODING
-    )
-    repetition_penalty: float = described(
-        1.0, "Above 1, tokens that came before are less likely.", metavar="X", **_DECODING
-    )
-    no_repeat_ngram_size: int = described(0, "Never repeat a run of N tokens; 0 allows it.", metavar="N", **_DECODING)
-    length_decay: tuple[float, float] | None = described(
+    repetition_penalty: float = _decoding(1.0, "Above 1, tokens that came before are less likely.")
+    no_repeat_ngram_size: int = _decoding(0, "Never repeat a run of N tokens; 0 allows it.")
+    length_decay: tuple[float, float] | None = _decoding(
         None,
         "After START tokens, multiply the odds of the end by powers of X, for example 140,1.01.",
         metavar="START,X",
         default_text="None",
-        **_DECODING,
     )
-    max_new_tokens: int | None = described(
-        None, "Most tokens in a window.", metavar="N", default_text="half the context", **_DECODING
-    )
-    suppress_tokens: tuple[int, ...] | None = described(
+    max_new_tokens: int | None = _decoding(None, "Most tokens in a window.", default_text="half the context")
+    suppress_tokens: tuple[int, ...] | None = _decoding(
         (-1,),
         "Token ids that are never written; -1 is the model's list of non-speech symbols.",
         metavar="IDS",
         default_text="-1",
-        **_DECODING,
     )
-    suppress_blank: bool = described(True, "Do not let a text begin with a blank, or end at once.", **_DECODING)
-    accept: str = described(
+    suppress_blank: bool = _decoding(True, "Do not let a text begin with a blank, or end at once.")
+    accept: str = _drafting(
         "exact",
         "Which drafts to keep. exact: the text never changes. These may change it, and results say so: typical, top-M "
         "(such as top-3), a confidence such as 0.8, and, with --drafter draft and a temperature above 0, residual "
         "(same distribution).",
         metavar="RULE",
-        **_DRAFTING,
     )
-    compression_ratio_threshold: float | None = described(
-        2.4, "A text fails if its compression ratio is higher; None: no such test.", metavar="X", **_FALLBACK
+    compression_ratio_threshold: float | None = _fallback(
+        2.4, "A text fails if its compression ratio is higher; None: no such test."
     )
-    log_prob_threshold: float | None = described(
+    log_prob_threshold: float | None = _fallback(
         -1.0,
         "A text fails if its average log-probability is lower; None: no such test.",
         names=("--log-prob-threshold", "--logprob-threshold"),
-        metavar="X",
-        **_FALLBACK,
     )
-    no_speech_threshold: float | None = described(
-        0.6,
-        "A text that fails by log-probability is silence if its no-speech probability exceeds this.",
-        metavar="X",
-        **_FALLBACK,
+    no_speech_threshold: float | None = _fallback(
+        0.6, "A text that fails by log-probability is silence if its no-speech probability exceeds this."
     )
-    hallucination_silence_threshold: float | None = described(
-        None,
-        "With word times, skip silences longer than this around text that looks hallucinated.",
-        metavar="S",
-        **_FALLBACK,
+    hallucination_silence_threshold: float | None = _fallback(
+        None, "With word times, skip silences longer than this around text that looks hallucinated.", metavar="S"
     )
-    without_timestamps: bool = described(
+    without_timestamps: bool = _windows(
         False,
         "Do not let the model predict times: one segment per window.",
         names=("--no-timestamps", "--without-timestamps"),
         is_usual=True,
-        **_WINDOWS,
     )
-    max_initial_timestamp: float | None = described(
-        1.0, "Latest start of a window's text, in seconds; None: any.", metavar="S", **_WINDOWS
+    max_initial_timestamp: float | None = _windows(
+        1.0, "Latest start of a window's text, in seconds; None: any.", metavar="S"
     )
-    clip_timestamps: tuple[float, ...] = described(
+    clip_timestamps: tuple[float, ...] = _windows(
         (0.0,),
         "Transcribe only these parts: START,END,START,END,... in seconds.",
         metavar="TIMES",
         default_text="0, all of it",
         is_usual=True,
-        **_WINDOWS,
     )
-    audio_context: str | float | None = described(
+    audio_context: str | float | None = _windows(
         None,
         "How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. What silence "
         "behind speech becomes stands in for the rest: short audio takes a fraction of the time, and results are "
@@ -210,40 +186,33 @@ class TranscribeOptions:
         metavar="WHAT",
         parse=audio_context,
         default_text="full, or auto for live audio and models trained on short windows",
-        **_WINDOWS,
     )
-    window_end: Literal["full", "pause"] | None = described(
+    window_end: Literal["full", "pause"] | None = _windows(
         None,
         "End a window when it is full, or at a pause.",
         choices=("full", "pause"),
         default_text="full; models trained on short windows: pause",
-        **_WINDOWS,
     )
-    prepend_punctuations: str = described(
-        PREPEND_PUNCTUATIONS, "Marks that join the word after them.", metavar="TEXT", default_text="", **_WINDOWS
+    prepend_punctuations: str = _windows(
+        PREPEND_PUNCTUATIONS, "Marks that join the word after them.", metavar="TEXT", default_text=""
     )
-    append_punctuations: str = described(
-        APPEND_PUNCTUATIONS, "Marks that join the word before them.", metavar="TEXT", default_text="", **_WINDOWS
+    append_punctuations: str = _windows(
+        APPEND_PUNCTUATIONS, "Marks that join the word before them.", metavar="TEXT", default_text=""
     )
-    multilingual: bool = described(False, "Detect the language in every window.", **_LANGUAGE)
-    language_detection_segments: int = described(1, "Windows to detect the language in.", metavar="N", **_LANGUAGE)
-    language_detection_threshold: float | None = described(
-        0.5, "Stop at the first language that is at least this likely.", metavar="X", **_LANGUAGE
+    multilingual: bool = _language(False, "Detect the language in every window.")
+    language_detection_segments: int = _language(1, "Windows to detect the language in.")
+    language_detection_threshold: float | None = _language(
+        0.5, "Stop at the first language that is at least this likely."
     )
-    initial_prompt: str | tuple[int, ...] | None = described(
-        None, "Text before the first window, as context.", metavar="TEXT", is_usual=True, **_PROMPTING
+    initial_prompt: str | tuple[int, ...] | None = _prompting(
+        None, "Text before the first window, as context.", metavar="TEXT", is_usual=True
     )
-    hotwords: str | None = described(
-        None, "Words to expect, put before every window.", metavar="TEXT", is_usual=True, **_PROMPTING
-    )
-    carry_initial_prompt: bool = described(False, "Put the initial prompt before every window.", **_PROMPTING)
-    prefix: str | None = described(None, "Text that the first window begins with.", metavar="TEXT", **_PROMPTING)
-    condition_on_previous_text: bool = described(True, "Use earlier text as context.", **_PROMPTING)
-    prompt_reset_on_temperature: float = described(
-        0.5,
-        "Drop earlier text from the context after a window decoded above this temperature.",
-        metavar="X",
-        **_PROMPTING,
+    hotwords: str | None = _prompting(None, "Words to expect, put before every window.", metavar="TEXT", is_usual=True)
+    carry_initial_prompt: bool = _prompting(False, "Put the initial prompt before every window.")
+    prefix: str | None = _prompting(None, "Text that the first window begins with.", metavar="TEXT")
+    condition_on_previous_text: bool = _prompting(True, "Use earlier text as context.")
+    prompt_reset_on_temperature: float = _prompting(
+        0.5, "Drop earlier text from the context after a window decoded above this temperature."
     )
     draft_sources: bool = described(
         False,
@@ -329,7 +298,7 @@ def _is_clips(values: tuple[float, ...]) -> bool:
 FRAME_SAMPLES = 512  # of voice activity
 _SAMPLE_RATE_HZ = 16_000
 _DETECTORS = ("energy", "silero")
-_VOICE: dict[str, Any] = {"group": "Voice activity and batches"}
+_voice = partial(described, group="Voice activity and batches", prefix="vad-")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,44 +308,17 @@ class VadOptions:
     Raises UsageError for values that cannot be.
     """
 
-    detector: Literal["energy", "silero"] = described(
-        "energy",
-        "Voice activity detector; silero is a neural model, which must be installed.",
-        names=("--vad-detector",),
-        choices=_DETECTORS,
-        **_VOICE,
+    detector: Literal["energy", "silero"] = _voice(
+        "energy", "Voice activity detector; silero is a neural model, which must be installed.", choices=_DETECTORS
     )
-    threshold: float = described(
-        0.5, "Probability from which a frame is speech.", names=("--vad-threshold",), metavar="X", **_VOICE
+    threshold: float = _voice(0.5, "Probability from which a frame is speech.")
+    neg_threshold: float | None = _voice(None, "Probability below which speech ends.", default_text="0.15 less")
+    min_speech_duration_ms: int = _voice(0, "Drop speech shorter than this.", metavar="MS")
+    max_speech_duration_s: float = _voice(
+        math.inf, "Split speech longer than this, at its last pause where there is one.", metavar="S"
     )
-    neg_threshold: float | None = described(
-        None,
-        "Probability below which speech ends.",
-        names=("--vad-neg-threshold",),
-        metavar="X",
-        default_text="0.15 less",
-        **_VOICE,
-    )
-    min_speech_duration_ms: int = described(
-        0, "Drop speech shorter than this.", names=("--vad-min-speech-duration-ms",), metavar="MS", **_VOICE
-    )
-    max_speech_duration_s: float = described(
-        math.inf,
-        "Split speech longer than this, at its last pause where there is one.",
-        names=("--vad-max-speech-duration-s",),
-        metavar="S",
-        **_VOICE,
-    )
-    min_silence_duration_ms: int = described(
-        2000,
-        "How long silence must last to end speech.",
-        names=("--vad-min-silence-duration-ms",),
-        metavar="MS",
-        **_VOICE,
-    )
-    speech_pad_ms: int = described(
-        400, "Audio kept on both sides of speech.", names=("--vad-speech-pad-ms",), metavar="MS", **_VOICE
-    )
+    min_silence_duration_ms: int = _voice(2000, "How long silence must last to end speech.", metavar="MS")
+    speech_pad_ms: int = _voice(400, "Audio kept on both sides of speech.", metavar="MS")
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
@@ -442,50 +384,40 @@ class DrafterOptions:
         is_usual=True,
     )
     _: KW_ONLY
-    draft_model: str | os.PathLike[str] | None = described(
+    draft_model: str | os.PathLike[str] | None = _drafting(
         None,
         "Smaller model that drafts, by name or folder.",
         metavar="MODEL",
         default_text="the model's own, or the known one",
         is_usual=True,
-        **_DRAFTING,
     )
-    token_maps: Sequence[str | os.PathLike[str]] = described(
+    token_maps: Sequence[str | os.PathLike[str]] = _drafting(
         (),
         "Token map for the drafters tokenmap, ctc, draft or auto (repeatable); the first wins a tie.",
         names=("--token-map",),
         metavar="FILE",
         default_text="the model's own",
         is_usual=True,
-        **_DRAFTING,
     )
-    map_preset: str = described(
-        "default", "Draft from token maps where it pays, or as the paper does.", choices=MAP_PRESETS, **_DRAFTING
+    map_preset: str = _drafting(
+        "default", "Draft from token maps where it pays, or as the paper does.", choices=MAP_PRESETS
     )
-    lookahead: str | int = described(
+    lookahead: str | int = _drafting(
         "cost",
         "Tokens that a draft model drafts: a number, cost (what pays here), rule, adaptive or joint. For heads: "
         "cost or a fixed number of heads.",
         metavar="WHAT",
-        **_DRAFTING,
     )
-    translation: str = described(
+    translation: str = _drafting(
         "words",
         "How drafts of another vocabulary are translated: word by word, merging tokens as in OmniDraft, or only tokens "
         "that both have.",
         choices=TRANSLATIONS,
-        **_DRAFTING,
     )
-    learn: bool = described(False, "Train the draft model on the target's text as it runs.", **_DRAFTING)
-    remember: bool = described(
-        False,
-        "Keep n-grams of your text for later runs (ngram, auto).",
-        **_DRAFTING,
-    )
-    allow_inexact: bool = described(
-        False,
-        "Draft even on a machine where that may change the text (see `specedge doctor`); results say so.",
-        **_DRAFTING,
+    learn: bool = _drafting(False, "Train the draft model on the target's text as it runs.")
+    remember: bool = _drafting(False, "Keep n-grams of your text for later runs (ngram, auto).")
+    allow_inexact: bool = _drafting(
+        False, "Draft even on a machine where that may change the text (see `specedge doctor`); results say so."
     )
 
     def __post_init__(self) -> None:

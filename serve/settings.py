@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from specedge.errors import UsageError
 from specedge.runtime.options import CPU, DRAFTERS, ENCODER_PROVIDERS, described
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_LIMITS: dict[str, Any] = {"group": "Limits"}
-_WYOMING: dict[str, Any] = {"group": "Wyoming"}
+_limits = partial(described, group="Limits")
+_wyoming = partial(described, group="Wyoming")
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
@@ -45,12 +45,12 @@ class Settings:
         default_text="all installed",
     )
     host: str = described("127.0.0.1", "Address to listen on.", metavar="ADDRESS")
-    port: int = described(8000, "Port; 0 takes a free one.", metavar="N")
+    port: int = described(8000, "Port; 0 takes a free one.")
     api_keys: tuple[str, ...] = described(
         (), "Key that clients must send, or several.", names=("--api-key",), metavar="KEY"
     )
     cors: tuple[str, ...] = described((), "Origin whose pages may ask, such as https://example.org.", metavar="ORIGIN")
-    threads: int = described(0, "CPU threads.", names=("--threads", "-t"), metavar="N", default_text="by machine")
+    threads: int = described(0, "CPU threads.", names=("--threads", "-t"), default_text="by machine")
     encoder_provider: str = described(CPU, "What the encoder runs on (docs/providers.md).", choices=ENCODER_PROVIDERS)
     downloads: bool = described(
         True, "Never fetch a model: where none is installed, stop, as with $HF_HUB_OFFLINE.", names=("--download",)
@@ -62,67 +62,49 @@ class Settings:
     remember: bool = described(False, "Keep the n-grams of what was said for later runs.")
     page: bool = described(True, "Serve no page at /.")
     quiet: bool = described(False, "Do not log a line for every request.", names=("--quiet", "-q"))
-    max_upload_bytes: int = described(
+    max_upload_bytes: int = _limits(
         200 * 10**6,
         "Largest request.",
         names=("--max-upload",),
         metavar="SIZE",
         parse=parse_bytes,
         default_text="200MB",
-        **_LIMITS,
     )
-    max_duration_s: float = described(
-        4 * 3600,
-        "Longest audio.",
-        names=("--max-duration",),
-        metavar="TIME",
-        parse=parse_seconds,
-        default_text="4h",
-        **_LIMITS,
+    max_duration_s: float = _limits(
+        4 * 3600, "Longest audio.", names=("--max-duration",), metavar="TIME", parse=parse_seconds, default_text="4h"
     )
-    upload_timeout_s: float = described(
+    upload_timeout_s: float = _limits(
         30,
         "How long an upload may stand still.",
         names=("--upload-timeout",),
         metavar="TIME",
         parse=parse_seconds,
         default_text="30s",
-        **_LIMITS,
     )
-    parallel: int = described(8, "Requests in work at once.", metavar="N", **_LIMITS)
-    queue: int = described(16, "Requests that may wait.", metavar="N", **_LIMITS)
-    sessions: int = described(32, "Realtime sessions at once.", metavar="N", **_LIMITS)
-    session_idle_s: float = described(
+    parallel: int = _limits(8, "Requests in work at once.")
+    queue: int = _limits(16, "Requests that may wait.")
+    sessions: int = _limits(32, "Realtime sessions at once.")
+    session_idle_s: float = _limits(
         300,
         "End a realtime session that sends nothing for so long.",
         names=("--session-idle",),
         metavar="TIME",
         parse=parse_seconds,
         default_text="5m",
-        **_LIMITS,
     )
-    unload_after_s: float = described(
+    unload_after_s: float = _limits(
         0,
         "Unload a model that nobody uses.",
         names=("--unload-after",),
         metavar="TIME",
         parse=parse_seconds,
         default_text="never",
-        **_LIMITS,
     )
-    grace_s: float = described(
-        30,
-        "Time to finish after SIGTERM.",
-        names=("--grace",),
-        metavar="TIME",
-        parse=parse_seconds,
-        default_text="30s",
-        **_LIMITS,
+    grace_s: float = _limits(
+        30, "Time to finish after SIGTERM.", names=("--grace",), metavar="TIME", parse=parse_seconds, default_text="30s"
     )
-    wyoming: str | None = described(
-        None, "Serve Wyoming too: tcp://HOST:PORT, unix://PATH or stdio://.", metavar="URI", **_WYOMING
-    )
-    zeroconf: str | None = described(None, "Announce it to Home Assistant under this name.", metavar="NAME", **_WYOMING)
+    wyoming: str | None = _wyoming(None, "Serve Wyoming too: tcp://HOST:PORT, unix://PATH or stdio://.", metavar="URI")
+    zeroconf: str | None = _wyoming(None, "Announce it to Home Assistant under this name.", metavar="NAME")
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (

@@ -334,11 +334,16 @@ def made(options: type[_Made], given: Mapping[str, Any], **more: Any) -> _Made:
 
 def _key(name: str, about: Description) -> str:
     """Where a command has the value of a field."""
-    return about.names[0].lstrip("-").replace("-", "_") if about.names else name
+    return _long(name, about).lstrip("-").replace("-", "_") if about.names or about.prefix else name
+
+
+def _long(name: str, about: Description) -> str:
+    """The long name of the option of a field."""
+    return about.names[0] if about.names else "--" + about.prefix + name.replace("_", "-")
 
 
 def _option_of(name: str, kind: Any, default: Any, about: Description, changes: Mapping[str, Any]) -> Decorator:
-    long, *others = about.names or ("--" + name.replace("_", "-"),)
+    long, others = _long(name, about), about.names[1:]
     default = changes.get("default", default)
     short = [one for one in others if not one.startswith("--")]
     settings: dict[str, Any] = {
@@ -356,8 +361,8 @@ def _option_of(name: str, kind: Any, default: Any, about: Description, changes: 
         return switch(*names, **{"shown": ", ".join([*short, shown]), **settings})
     kinds = [one for one in get_args(kind) if one is not types.NoneType] if _is_union(kind) else [kind]
     settings |= _value(kinds[0], about, is_optional=len(kinds) < len(get_args(kind)) or about.none is not None)
-    if about.metavar:
-        settings |= {"shown": f"{', '.join([*short, long])} {about.metavar}", "metavar": about.metavar}
+    if metavar := about.metavar or {int: "N", float: "X"}.get(kinds[0]):
+        settings |= {"shown": f"{', '.join([*short, long])} {metavar}", "metavar": metavar}
     text = (
         about.default_text
         if about.default_text is not None
@@ -402,9 +407,7 @@ class ModelOptions:
         default_text="$SPECEDGE_MODEL, else the best installed",
         is_usual=True,
     )
-    threads: int = described(
-        0, "CPU threads.", names=("--threads", "-t"), metavar="N", default_text="by machine", is_usual=True
-    )
+    threads: int = described(0, "CPU threads.", names=("--threads", "-t"), default_text="by machine", is_usual=True)
     encoder_provider: str = described(
         CPU, "What the encoder runs on (docs/providers.md).", choices=ENCODER_PROVIDERS, group="Model"
     )

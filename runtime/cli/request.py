@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from .options import ModelOptions
 if TYPE_CHECKING:
     from ..audio.audio import RawFormat
 
-_MESSAGES: dict[str, Any] = {"group": "Messages"}
+_messages = partial(described, group="Messages")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,21 +48,18 @@ class OutputOptions:
         is_usual=True,
     )
     raw: str | None = described(
-        None,
-        "Read the inputs as headerless PCM, such as s16le:16000 or s16le:48000:2.",
-        metavar="FORMAT",
+        None, "Read the inputs as headerless PCM, such as s16le:16000 or s16le:48000:2.", metavar="FORMAT"
     )
     quiet: bool = described(
         False, "Only print errors and truncated-audio warnings on stderr.", names=("--quiet", "-q"), is_usual=True
     )
-    verbose: bool = described(
+    verbose: bool = _messages(
         False,
         "Print more on stderr: the model, each input's language and length.",
         names=("--verbose", "-v"),
         is_usual=True,
-        **_MESSAGES,
     )
-    stats: bool = described(False, "Print statistics of drafting and where the time went on stderr.", **_MESSAGES)
+    stats: bool = _messages(False, "Print statistics of drafting and where the time went on stderr.")
 
     def __post_init__(self) -> None:
         if self.skips_existing and self.folder is None:

@@ -23,6 +23,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from ..decoding.statistics import Learning, Speculation, calls_per_word
 from ..longform.segments import Segment, Word
 from ..options import CPU, described
 
-_GROUP: dict[str, Any] = {"group": "Subtitles"}
+_subtitle = partial(described, group="Subtitles")
 _LONG_PAUSE_S = 3.0
 _ANY_NUMBER = 1000
 # A word inside its white space; one with a line break in the middle is left as it is.
@@ -45,17 +46,14 @@ _BLANK_LINES = re.compile(r"[\r\n]\s*[\r\n]")
 class SubtitleOptions:
     """How subtitles made of words are broken. None, or 0, sets no limit. Raises UsageError for a negative limit."""
 
-    max_line_width: int | None = described(None, "Characters in a line.", metavar="N", **_GROUP)
-    max_line_count: int | None = described(
-        None,
-        "Lines in a subtitle, which may then span segments up to a pause of 3 s; needs a line width.",
-        metavar="N",
-        **_GROUP,
+    max_line_width: int | None = _subtitle(None, "Characters in a line.")
+    max_line_count: int | None = _subtitle(
+        None, "Lines in a subtitle, which may then span segments up to a pause of 3 s; needs a line width."
     )
-    max_words_per_line: int | None = described(
-        None, "Words in a subtitle; without effect where both limits above are given.", metavar="N", **_GROUP
+    max_words_per_line: int | None = _subtitle(
+        None, "Words in a subtitle; without effect where both limits above are given."
     )
-    highlight_words: bool = described(False, "Underline each word while it is spoken.", **_GROUP)
+    highlight_words: bool = _subtitle(False, "Underline each word while it is spoken.")
 
     def __post_init__(self) -> None:
         for name in ("max_line_width", "max_line_count", "max_words_per_line"):
