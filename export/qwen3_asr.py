@@ -92,7 +92,6 @@ class QwenSpec(SpeechSpec):
         )
 
     def audio_shapes(self) -> Iterator[tuple[str, Shape]]:
-        """See `SpeechSpec.audio_shapes`."""
         dims, root, n_in = self.dims, "model.encoder", 1
         width = dims.n_audio_state
         for i in range(1, N_CONVOLUTIONS + 1):
@@ -120,7 +119,6 @@ class QwenSpec(SpeechSpec):
         return tuple(code for code in LANGUAGES if _name_of(code).casefold() in names)
 
     def vocabulary(self, folder: Path) -> tuple[list[bytes], SpeechTokens]:
-        """See `SpeechSpec.vocabulary`."""
         from .vocabulary import read_llm_vocabulary
 
         _check_template(folder)

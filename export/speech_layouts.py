@@ -130,7 +130,6 @@ class SpeechSpec(Spec):
         )
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
-        """See `Spec.shapes`."""
         dims, d = self.dims, self.dims.n_text_state
         yield from self.audio_shapes()
         yield VOCABULARY, (dims.n_vocab, d)

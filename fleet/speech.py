@@ -49,7 +49,6 @@ class Speech:
 
     @classmethod
     def from_json(cls, data: bytes) -> Speech:
-        """The inverse."""
         value = json.loads(data)
         spans = tuple((int(start), int(end)) for start, end in value.pop("spans"))
         return cls(**{**value, "spans": spans, "sizes": tuple(value["sizes"]), "firsts": tuple(value["firsts"])})

@@ -124,7 +124,6 @@ class NgramCache:
     def draft(
         self, context: Sequence[int], n_draft: int, thresholds: Thresholds = LAX
     ) -> tuple[list[int], list[float]]:
-        """See `draft_by_counts`."""
         return draft_by_counts(self.pairs, context, n_draft, thresholds)
 
     def _count(self, key: int, id_: int) -> None:
@@ -238,7 +237,6 @@ class UserCache:
     def draft(
         self, context: Sequence[int], n_draft: int, thresholds: Thresholds = STRICT
     ) -> tuple[list[int], list[float]]:
-        """See `draft_by_counts`."""
         return draft_by_counts(self.pairs, context, n_draft, thresholds)
 
     def close(self) -> None:

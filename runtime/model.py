@@ -673,7 +673,6 @@ class TranscriptionRun(Iterator[Segment]):
         )
 
     def close(self) -> None:
-        """Stop early."""
         self.transcription.close()
 
     def _update_info(self) -> None:

@@ -252,7 +252,6 @@ class WavReader(PcmReader):
         self._open()
 
     def blocks(self, n_frames: int) -> Iterator[Block]:
-        """See `PcmReader.blocks`."""
         yield from super().blocks(n_frames)
         while self._n_bytes is not None and self._n_left == 0 and self._goes_on():
             self._open()

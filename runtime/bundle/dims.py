@@ -77,12 +77,10 @@ class SpeechDims(Dims):
 
     @property
     def n_kv_head(self) -> int:
-        """See `Dims.n_kv_head`."""
         return self.n_text_kv_head
 
     @property
     def head_dim(self) -> int:
-        """See `Dims.head_dim`."""
         return self.head_size
 
     @property
@@ -96,7 +94,6 @@ class SpeechDims(Dims):
         return self.n_frames // self.n_audio_rows
 
     def problem(self) -> tuple[str, str] | None:
-        """See `Dims.problem`."""
         for name, of in (("n_audio_state", "n_audio_head"), ("n_text_head", "n_text_kv_head")):
             if getattr(self, name) % getattr(self, of):
                 return name, f"a multiple of {of}, {getattr(self, of)}"
@@ -127,7 +124,6 @@ class ChunkDims(SpeechDims):
 
     @property
     def n_frames(self) -> int:
-        """See `Dims.n_frames`."""
         return self.n_audio_ctx // self.n_chunk_positions * self.n_chunk_frames
 
     def positions(self, n_frames: int) -> int:
@@ -141,7 +137,6 @@ class ChunkDims(SpeechDims):
         return 1
 
     def problem(self) -> tuple[str, str] | None:
-        """See `Dims.problem`."""
         if self.n_audio_ctx != self.n_audio_rows or self.n_audio_ctx % self.n_chunk_positions:
             return "n_audio_ctx", f"n_audio_rows, and a multiple of {self.n_chunk_positions} positions"
         if self.n_window_frames % self.n_chunk_frames:

@@ -123,7 +123,6 @@ class GraphSpec:
         return {"file": self.file} | {side: [vars(spec) for spec in specs] for side, specs in sides.items()}
 
     def problem(self) -> tuple[str, str] | None:
-        """See `TensorSpec.problem`."""
         for side, specs in (("inputs", self.inputs), ("outputs", self.outputs)):
             if not 1 <= len({spec.name for spec in specs}) == len(specs) <= MAX_SIGNATURE:
                 return side, "one or more tensors with different names"
@@ -147,7 +146,6 @@ class FileEntry:
     sha256: str
 
     def problem(self) -> tuple[str, str] | None:
-        """See `TensorSpec.problem`."""
         return None if _SHA256.fullmatch(self.sha256) else ("sha256", _A_SHA256)
 
 
@@ -272,7 +270,6 @@ class Manifest:
         return manifest
 
     def problem(self) -> tuple[str, str] | None:
-        """See `TensorSpec.problem`."""
         expected_s = self.n_samples / SAMPLE_RATE_HZ
         for name, is_right, expected in (
             ("precision", self.precision in PRECISIONS, "one of " + ", ".join(PRECISIONS)),

@@ -410,24 +410,20 @@ class _Drafts:
         )
 
     def path(self, state: State, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """See `beam.Drafts`."""
         self._draft = draft = self.propose(state, tokens, 1)
         self._path = (draft.paths(1, self._window.options.max_draft) or [()])[0]
         return draft.tokens(self._path)
 
     def saw(self, n_right: int, token: int, ran: Ran) -> None:
-        """See `beam.Drafts`."""
         path = self._path
         rejected = path[n_right] if n_right < len(path) else None
         outcome = Outcome(path[:n_right], path, path, rejected, bool(path) and rejected is None)
         self.tell(self._draft, outcome, token, finished=token == self._window.layout.eot, ran=ran)
 
     def another(self) -> _Drafts | None:
-        """See `beam.Drafts`."""
         twin = None if self._guard is None else self._guard.another()
         return None if twin is None else _Drafts(self._window, twin)
 
     def close(self) -> None:
-        """See `beam.Drafts`."""
         if self._guard is not None:
             self._guard.close()

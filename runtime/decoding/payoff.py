@@ -53,7 +53,6 @@ class Guesses:
         return copy.copy(self)
 
     def share(self, n_texts: int, n_rows: int) -> None:
-        """See `Drafter.share`."""
         self.costs = self._alone.beside(n_texts, n_rows)
 
     def believed(self, confidence: float, class_: Hashable) -> float:

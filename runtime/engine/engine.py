@@ -631,7 +631,6 @@ class Engine:
         self.canceller.reset()
 
     def interruptible(self) -> contextlib.AbstractContextManager[None]:
-        """See `Canceller.on_sigint`."""
         return self.canceller.on_sigint()
 
     def forget_other_threads(self) -> None:

@@ -93,7 +93,6 @@ class SpeechEngine(Engine):
         return [Features(hidden=hidden[i], cross={"audio": audio[i : i + 1]}) for i in range(n_windows)]
 
     def forget(self) -> None:
-        """See `Engine.forget`."""
         self._stretches = ()
         self._kv_cache.forget_rows()
 
@@ -115,7 +114,6 @@ class SpeechEngine(Engine):
             state.length = n_same
 
     def commit(self, state: State, n_rows: int, path: int = 0) -> None:
-        """See `Engine.commit`."""
         start, memory = state.length, state.memory
         super().commit(state, n_rows, path)
         if len(memory.said) == start:  # not behind rows that no pass has run, which a probe makes up

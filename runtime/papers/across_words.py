@@ -82,11 +82,9 @@ class AcrossWords(Translation):
         return sum(id_ >= 0 for id_ in self.direct) / min(len(self.direct), self._target.special.eot)
 
     def prompt(self, ids: Sequence[int]) -> list[int] | None:
-        """See `Translation.prompt`."""
         return prompt_in(self._draft.special, self._target.special, ids, self.text)
 
     def text(self, ids: Sequence[int]) -> list[int]:
-        """See `Translation.text`."""
         found: list[int] = []
         for is_text, run in itertools.groupby(ids, lambda token: token < self._target.special.eot):
             if is_text:
@@ -113,7 +111,6 @@ class AcrossWords(Translation):
         return (self.text(ids[:at]), tuple(ids[at:])) if n_left == 0 else (self.text(ids), ())
 
     def reader(self, word: Sequence[int] = (), *, is_start: bool = False) -> Reader:
-        """See `Translation.reader`."""
         kinds: dict[str, Callable[..., Reader]] = {
             "words": _WordReader,
             "tokens": _TokenReader,
@@ -122,7 +119,6 @@ class AcrossWords(Translation):
         return kinds[self._mode](of=self, word=tuple(word), drops_space=is_start and self._starts_bare)
 
     def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
-        """See `Translation.spelt`."""
         ids: list[int] = []
         places: list[int] = []
         for at, run, made in self._pieces(tokens):
@@ -135,7 +131,6 @@ class AcrossWords(Translation):
         return ids, places
 
     def parts(self, tokens: Sequence[int]) -> list[range]:
-        """See `Translation.parts`."""
         found: list[range] = []
         for at, run, made in self._pieces(tokens):
             if run[0] < self._target.special.eot:
@@ -155,7 +150,6 @@ class AcrossWords(Translation):
             at += len(run)
 
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `Translation.counterparts`."""
         if self._alone is None:
             self._alone = {there: here for here, there in enumerate(self.direct) if there >= 0} | self._to_draft
         return np.array([self._alone.get(id_, -1) for id_ in ids.tolist()], np.int64)
@@ -250,7 +244,6 @@ class _AcrossReader(Reader):
     n_taken: int = 0
 
     def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
-        """See `Reader.push`."""
         self.n_read += 1
         if self.of.is_text(token):
             self.pending.append(token)

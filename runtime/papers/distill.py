@@ -429,17 +429,14 @@ class Student:
         return twin
 
     def begin(self, window: WindowContext) -> None:
-        """A window starts."""
         self._notes = Notes() if window.temperature == 0 and self.course.has_time else None
         self._began_at = self.course.clock()
 
     def draft(self, before: Sequence[int], n_sampled: int) -> None:
-        """See `Notes.draft`."""
         if self._notes is not None:
             self._notes.draft(before, n_sampled)
 
     def step(self, token: int, logits: Floats, hidden: Floats) -> None:
-        """See `Notes.step`."""
         if self._notes is not None:
             started = self.course.clock()
             self._notes.step(token, logits, hidden)

@@ -59,7 +59,6 @@ class HeadTrees:
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
-        """See `Drafter.share`."""
         self._guesses.share(n_texts, n_rows)
 
     def grow(self, ids: NDArray[np.int64], probs: NDArray[np.float32], n_paths: int, budget: int) -> DraftTree:

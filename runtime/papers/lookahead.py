@@ -193,7 +193,6 @@ class Adaptive(CostOptimal):
         self._has_trained = False
 
     def signs(self, row: Signs, probability: float, hidden: Signs, *, is_timestamp: bool) -> Signs:
-        """See `signs_of`."""
         return signs_of(row, probability, hidden, is_timestamp=is_timestamp)
 
     def limit(self) -> int:

@@ -115,7 +115,6 @@ class _IdReader(Reader):
     eot: int
 
     def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
-        """See `Reader.push`."""
         there = self.to_target[token]
         self.is_ended = there < 0 or there == self.eot
         if not self.is_ended:
@@ -152,24 +151,19 @@ class Remapped(Translation):
         return cls(draft.special, target.special, empty=[token for token in range(eot) if not draft.ranks[token]])
 
     def prompt(self, ids: Sequence[int]) -> list[int] | None:
-        """See `Translation.prompt`."""
         return prompt_in(self._draft, self._target, ids, self.text)
 
     def text(self, ids: Sequence[int]) -> list[int]:
-        """See `Translation.text`."""
         return [there for token in ids if (there := self._to_draft[token]) >= 0]
 
     def reader(self, word: Sequence[int] = (), *, is_start: bool = False) -> Reader:
-        """See `Translation.reader`."""
         return _IdReader(to_target=self._to_target, eot=self._eot)
 
     def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
-        """See `Translation.spelt`."""
         pairs = [(there, i) for i, token in enumerate(tokens) if (there := self._to_draft[token]) >= 0]
         return [there for there, _ in pairs], [i for _, i in pairs]
 
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `Translation.counterparts`."""
         return np.array([self._to_draft[id_] for id_ in ids.tolist()], np.int64)
 
 
@@ -194,7 +188,6 @@ class Alike(Remapped):
         return cls(draft.special, draft.ranks) if here == there else None
 
     def prompt(self, ids: Sequence[int]) -> list[int] | None:
-        """See `Translation.prompt`."""
         return list(ids)
 
 
