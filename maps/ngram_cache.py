@@ -197,7 +197,7 @@ class UserCache:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         with self._harmless():
-            private_folder(self.path.parent)
+            private_folder(self.path.parent, self.path.name)
             self._connection = self._opened()
 
     @property

@@ -32,7 +32,6 @@ _DROPPINGS = (".ds_store", "thumbs.db", "desktop.ini")  # that file managers lea
 _SHOWN = 3
 _RETRIES_S = (0.05, 0.2, 0.5)  # Windows refuses to replace a file while somebody opens it
 SIDE_FILES = ("", "-wal", "-shm", ".bad")  # of an sqlite3 database, with what was set aside
-_KEPT = ("learned", "learned.sqlite", "words.sqlite")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -210,15 +209,14 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def private_folder(path: Path) -> None:
-    """Make the folder if there is none; close it to others unless it holds things that are not private."""
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
+def private_folder(path: Path, kept: str) -> None:
+    """Make the folder if there is none; close it to others unless it holds more than the file `kept`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
         with contextlib.suppress(OSError):
-            if all(_is_kept(name) for name in os.listdir(path)):
+            if set(os.listdir(path)) <= {kept + ending for ending in SIDE_FILES}:
                 _close(path)
 
 
@@ -232,10 +230,6 @@ def private_file(path: str | os.PathLike[str], *, make: bool = False) -> None:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     for ending in SIDE_FILES:
         _close(Path(f"{os.fspath(path)}{ending}"))
-
-
-def _is_kept(name: str) -> bool:
-    return any(name == f"{kept}{ending}" for kept in _KEPT for ending in SIDE_FILES) or ".factors" in name
 
 
 def _close(path: Path) -> None:

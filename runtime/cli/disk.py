@@ -130,17 +130,14 @@ def _kept(what: str) -> _Kept:
 def _learned() -> _Kept:
     from specedge.maps.ngram_cache import show as show_cache
 
-    grams, words = store.user_cache_path(), store.home() / "words.sqlite"  # words and factors are of older versions
-    factors = (store.home() / "learned").glob("*.factors")
+    path = store.user_cache_path()
     n_grams: int | str
     try:
-        n_grams = sum(show_cache(grams)["entries"].values())
+        n_grams = sum(show_cache(path)["entries"].values())
     except ResourceError:
         n_grams = "unreadable"
-    paths = tuple(path for path in (grams, words) if path.exists())
-    return _Kept(
-        what="learned", where=store.home(), paths=(*paths, *factors), about=f"{n_grams} n-grams" if n_grams else ""
-    )
+    paths = (path,) if path.exists() else ()
+    return _Kept(what="learned", where=store.home(), paths=paths, about=f"{n_grams} n-grams" if n_grams else "")
 
 
 def _inside(folder: Path) -> tuple[Path, ...]:

@@ -44,23 +44,6 @@ _COMMANDS = {
     "disk": ("specedge.runtime.cli.disk:disk", "Show and remove what lies on disk: models, caches, learned text."),
     "compat": ("specedge.runtime.cli.compat:compat", "Run programs for faster-whisper on specedge, unchanged."),
 }
-_MOVED = {
-    "inspect": "models show MODEL",
-    "calibrate": "doctor --calibrate",
-    "completion": "--completion SHELL",
-    "compat path": "compat --path",
-    "compat run": "compat -- PROGRAM",
-    "disk clear": "disk --clear WHAT",
-    "disk export": "disk --learned",
-    "disk show": "disk",
-    "map diff": "map show, of one map and of the other",
-    "map info": "map show X.tmap",
-    "map merge": "map build A.tmap B.tmap -o X.tmap",
-    "models export": "export NAME -o NAME.tar",
-    "models import": "models pull NAME.tar",
-    "models path": "models show NAME --path",
-}
-"""Commands that have another name now, with the new line."""
 _MEDIA = frozenset(".wav .mp3 .flac .ogg .opus .m4a .aac .mp4 .mkv .webm .mov".split())
 
 
@@ -105,9 +88,6 @@ class _LazyGroup(click.Group):
                 ctx.exit()
             args = [args[1], "--help"]
         name = args[0]
-        for old in (name, " ".join(args[:2])):
-            if old in _MOVED:
-                raise UsageError(f"`specedge {old}` is `specedge {_MOVED[old]}` now")
         if name not in _COMMANDS and not name.startswith("-"):
             import difflib
 

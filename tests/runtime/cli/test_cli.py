@@ -148,11 +148,6 @@ LINES: list[tuple[list[str], int, str]] = [
         2,
         "Invalid value for '-t' / '--threads': 'two' is not an integer (see `specedge transcribe --help`)",
     ),
-    (["inspect", "x"], 2, "`specedge inspect` is `specedge models show MODEL` now"),
-    (["calibrate"], 2, "`specedge calibrate` is `specedge doctor --calibrate` now"),
-    (["models", "path", "x"], 2, "`specedge models path` is `specedge models show NAME --path` now"),
-    (["disk", "clear", "all"], 2, "`specedge disk clear` is `specedge disk --clear WHAT` now"),
-    (["compat", "run", "--", "x.py"], 2, "`specedge compat run` is `specedge compat -- PROGRAM` now"),
     (["transcribe", "-", "-"], 2, "'-' is given twice: standard input can be read once"),
     (
         ["transcribe", "a.wav", "./a.wav", "-o", "out"],

@@ -114,7 +114,6 @@ def test_bad_files_are_passed_over_and_counted(corpus: Path, capsys: pytest.Capt
         (["eval", "x.tmap"], 2, "Missing option '--text'"),
         (["build", "missing.tmap", "-o", "x.tmap"], 4, "cannot read the token map"),
         (["build", "missing.tmap", "corpus.txt", "-o", "x.tmap"], 2, "token maps of one vocabulary, not both"),
-        (["info", "x.tmap"], 2, "`specedge map info` is `specedge map show X.tmap` now"),
     ],
 )
 def test_what_cannot_be_is_one_line(
