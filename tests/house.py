@@ -68,7 +68,8 @@ class Profile:
         is_own = self._own.get(code.co_filename)
         if is_own is None:
             path = Path(os.path.realpath(code.co_filename))
-            is_own = path.is_relative_to(ROOT) and not path.is_relative_to(ROOT / "tests") and ".venv" not in path.parts
+            is_ours = path.is_relative_to(ROOT) and not path.is_relative_to(ROOT / "tests") and path.suffix == ".py"
+            is_own = is_ours and ".venv" not in path.parts
             self._own[code.co_filename] = is_own
         if is_own:
             self.n_calls += 1
