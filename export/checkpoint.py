@@ -4,7 +4,7 @@ Names are those of transformers' WhisperForConditionalGeneration. Every weight's
 opened, from headers alone; values are read one tensor at a time.
 
 folder or hub   Hugging Face's layout, also whisper-medusa's and lite-whisper's; CTranslate2's; MLX's
-file            openai-whisper's .pt, whisper.cpp's .bin
+file            openai-whisper's pickle or a trainer's, safetensors, whisper.cpp's .bin: told by their content
 adapter         a folder of peft's, merged into any of these
 heads           heads.safetensors of `specedge train heads`: canonical names (`heads`), and head_tokens, ids as float32,
                 where the vocabulary is a part. The kind is what the names say
@@ -43,6 +43,7 @@ from .spec import (
     TensorSource,
     TorchSource,
     check_tensor,
+    plain_name,
     read_json,
     shard_names,
 )
@@ -212,15 +213,19 @@ def _local(source: str | Path) -> Path | None:
 
 def _open_file(path: Path) -> Checkpoint:
     with path.open("rb") as file:
-        head = file.read(8)
+        head = file.read(9)
+    is_pickle = head[:4] == b"PK\x03\x04" or head[:1] == b"\x80" or path.suffix == ".pt"
+    is_safetensors = head[8:] == b"{"
     opened: tuple[Spec, TensorSource]
-    if ggml.is_ggml(head):
+    if ggml.is_ggml(head[:8]):
         opened = ggml.open_ggml(path)
-    elif path.suffix == ".pt":
-        opened = openai_pt.open_pt(path)
+    elif (is_pickle or is_safetensors) and path.name in _WEIGHTS and (path.parent / "config.json").is_file():
+        return _open_folder(path.parent, Source(kind="", id=path.resolve().parent.name))
+    elif is_pickle or is_safetensors:
+        opened = openai_pt.open_single(path, is_pickle=is_pickle)
     else:
         raise CheckpointError(
-            f"{path}: a single file is a checkpoint only as openai-whisper's .pt or whisper.cpp's .bin; give the folder"
+            f"{path}: is neither a PyTorch pickle, nor safetensors, nor whisper.cpp's; give the checkpoint's folder"
         )
     return Checkpoint(*opened, where=str(path))
 
@@ -285,7 +290,7 @@ def _open_weights(folder: Path) -> TensorSource:
 
 def _checked_shards(weights: TensorSource, index: Path) -> TensorSource:
     for name, file in read_json(index)["weight_map"].items():
-        stored = weights.entries.get(name)
+        stored = weights.entries.get(plain_name(name))
         if stored is None or stored.path.name != file:
             raise CheckpointError(f"{index}: places tensor {name} in {file}, which does not hold it")
     return weights

@@ -1,7 +1,9 @@
-"""openai-whisper's own names, dimensions and `.pt` files, which ggml's and MLX's files follow.
+"""openai-whisper's own names, dimensions and `.pt` files, which ggml's and MLX's files follow, and other single files.
 
 A `.pt` is {"dims": ModelDimensions, "model_state_dict": tensors} in a pickle. A file with a published name must be the
-published file. It carries no tokenizer and no alignment heads: those of a published model come from the catalogue, for
+published file. Without dims, as trainers save models (Lightning's `state_dict`, a lone .safetensors), they are read off
+the tensors: a Whisper's heads are 64 wide. Names may be openai-whisper's or transformers', with anything before them.
+It carries no tokenizer and no alignment heads: those of a published model come from the catalogue, for
 another one all heads of the upper half of the decoder stand in, as in openai-whisper (model.py).
 """
 
@@ -16,7 +18,7 @@ from typing import Any
 from specedge.errors import CheckpointError
 from specedge.models.catalogue import OPENAI_SHA256, alignment_heads
 
-from .spec import Source, Spec, Stored, TorchSource, load_pickle
+from .spec import SafetensorsSource, Source, Spec, Stored, TensorSource, TorchSource, load_pickle
 from .vocabulary import standard_layout, suppressed_tokens
 
 # Of openai-whisper's ModelDimensions, the config's name for each.
@@ -26,6 +28,7 @@ _CONFIG = {
     "n_text_ctx": "max_target_positions", "n_text_state": "d_model", "n_text_head": "decoder_attention_heads",
     "n_text_layer": "decoder_layers",
 }  # fmt: skip
+_HEAD_WIDTH = 64
 _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
 
 _RENAMES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
@@ -53,24 +56,46 @@ def canonical_name(name: str) -> str:
     return name
 
 
-def open_pt(path: Path) -> tuple[Spec, TorchSource]:
-    """Spec and weights of a `.pt`.
+def bare_name(name: str) -> str:
+    """The canonical name of a tensor in openai-whisper's or transformers' names, whatever a trainer put before them."""
+    core = re.sub(r"^.*?(?=(?:encoder|decoder|proj_out)\.)", "", name)
+    found = canonical_name(core)
+    return f"model.{found}" if found.startswith(("encoder.", "decoder.")) else found
 
-    Raises CheckpointError if it is not openai-whisper's, or has the name of a published file and is another.
+
+def open_single(path: Path, *, is_pickle: bool) -> tuple[Spec, TensorSource]:
+    """Spec and weights of a pickle or a .safetensors.
+
+    Raises CheckpointError if it is no Whisper, or has the name of a published file and is another.
     """
     sha256 = _check_published(path)
-    value = load_pickle(path)
-    if not isinstance(value, dict) or "dims" not in value or "model_state_dict" not in value:
-        raise CheckpointError(
-            f"{path}: is not openai-whisper's format; expected a dictionary with dims and model_state_dict "
-            "(a bare state_dict does not say how many heads it has)"
-        )
-    dims = read_dims(value["dims"], str(path))
+    weights = (TorchSource if is_pickle else SafetensorsSource)([path], rename=bare_name)
+    value = load_pickle(path) if is_pickle else None
+    given = value.get("dims") if isinstance(value, dict) else None
+    dims = _dims_of(weights.entries, path) if given is None else read_dims(given, str(path))
     del value
-    weights = TorchSource([path], key="model_state_dict", rename=canonical_name)
     source = Source(kind="openai-pt", id=path.name, revision=sha256)
     published = None if sha256 is None else "large-v1" if path.name == "large.pt" else path.stem
     return derive_spec(dims, weights.entries, source=source, where=str(path), published=published), weights
+
+
+def _dims_of(entries: Mapping[str, Stored], path: Path) -> dict[str, int]:
+    """openai-whisper's dimensions of a model whose file does not say them. Raises CheckpointError."""
+    names = {"conv1": "model.encoder.conv1.weight", "vocab": "model.decoder.embed_tokens.weight"}
+    names |= {side: f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
+    shapes = {key: entries[name].shape for key, name in names.items() if name in entries}
+    if [len(shapes.get(key, ())) for key in names] != [3, 2, 2, 2]:
+        raise CheckpointError(
+            f"{path}: holds no Whisper's tensors, in openai-whisper's or transformers' names (looked for conv1, "
+            "positions and the embedding of tokens); give the folder it came with"
+        )
+    dims = {"n_mels": shapes["conv1"][1], "n_vocab": shapes["vocab"][0]}
+    for side, key in (("encoder", "audio"), ("decoder", "text")):
+        found = [re.match(rf"model\.{side}\.layers\.(\d+)\.", name) for name in entries]
+        dims[f"n_{key}_ctx"], dims[f"n_{key}_state"] = shapes[side]
+        dims[f"n_{key}_head"] = dims[f"n_{key}_state"] // _HEAD_WIDTH
+        dims[f"n_{key}_layer"] = max([int(one[1]) + 1 for one in found if one], default=0)
+    return read_dims(dims, str(path))
 
 
 def derive_spec(

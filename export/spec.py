@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -273,6 +273,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 F32 = npt.NDArray[np.float32]
+_T = TypeVar("_T")
 _CHUNK_BYTES = 8 << 20
 _RELOAD_BYTES = 512 << 20
 
@@ -308,6 +309,21 @@ def check_tensor(stored: Stored | None, name: str, shape: tuple[int, ...], where
             f"{where}: tensor {name} is stored as {stored.dtype}; expected one of {', '.join(FLOATS)} "
             "(quantised checkpoints cannot be exported, give the float one)"
         )
+
+
+def plain_name(name: str) -> str:
+    """A tensor's name without what torch.compile (`_orig_mod.`) and data parallelism (`module.`) put before it."""
+    name = name.replace("_orig_mod.", "")
+    while name.startswith("module."):
+        name = name.removeprefix("module.")
+    return name
+
+
+def _renamed(tensors: Mapping[str, _T], rename: Callable[[str], str], path: Path) -> dict[str, _T]:
+    found = {rename(name): tensor for name, tensor in tensors.items()}
+    if len(found) < len(tensors):
+        raise CheckpointError(f"{path}: holds several models, such as a teacher and its student; save the one alone")
+    return found
 
 
 class TensorSource:
@@ -364,8 +380,10 @@ class ReadySource(TensorSource):
 class SafetensorsSource(TensorSource):
     """One or several .safetensors files. Holds no file open, so reads are safe from several threads."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.entries = {name: stored for path in paths for name, stored in _safetensors_entries(path)}
+    def __init__(self, paths: Sequence[Path], *, rename: Callable[[str], str] = plain_name) -> None:
+        self.entries = {}
+        for path in paths:
+            self.entries |= _renamed(dict(_safetensors_entries(path)), rename, path)
 
     def _read(self, name: str) -> F32:
         stored = self.entries[name]
@@ -413,17 +431,18 @@ def _readable(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+STATES = ("model_state_dict", "state_dict", "model")
+
+
 class TorchSource(TensorSource):
     """One or several pickles holding {name: tensor}, mapped rather than read.
 
     Mapped pages count as resident memory, so the mapping is renewed after every half gigabyte read.
     """
 
-    def __init__(
-        self, paths: Sequence[Path], *, key: str | None = None, rename: Callable[[str], str] = lambda name: name
-    ) -> None:
-        """`key`: of the dictionary that holds the tensors, None for the whole; `rename` gives the names to know."""
-        self._key, self._rename = key, rename
+    def __init__(self, paths: Sequence[Path], *, rename: Callable[[str], str] = plain_name) -> None:
+        """`rename` gives the names to know."""
+        self._rename = rename
         self._states: dict[Path, dict[str, Any]] = {}
         self._read_bytes = 0
         self.entries = {
@@ -453,13 +472,14 @@ class TorchSource(TensorSource):
             value = load_pickle(path)
             import torch
 
-            value = value.get(self._key) if self._key is not None and isinstance(value, dict) else value
+            if isinstance(value, dict):  # a trainer's file has its tensors under one of these
+                value = next((value[key] for key in STATES if isinstance(value.get(key), dict)), value)
             if not isinstance(value, dict):
                 raise CheckpointError(f"{path}: expected a dictionary of tensors, found {type(value).__name__}")
-            tensors = {self._rename(name): item for name, item in value.items() if isinstance(item, torch.Tensor)}
+            tensors = {name: item for name, item in value.items() if isinstance(item, torch.Tensor)}
             if not tensors:
                 raise CheckpointError(f"{path}: holds no tensors by name; expected a model's state_dict")
-            self._states[path] = tensors
+            self._states[path] = _renamed(tensors, self._rename, path)
         return self._states[path]
 
 

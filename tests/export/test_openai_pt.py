@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from specedge.errors import CheckpointError
 from specedge.export import openai_pt
@@ -53,7 +55,9 @@ def test_openai_whispers_pt_gives_the_same_weights(tmp_path: Path, torch: Any) -
             np.testing.assert_array_equal(theirs.tensor(name), ours.tensor(name))
         assert theirs.spec.generation["lang_to_id"] == ours.spec.generation["lang_to_id"]
     for content, message in (
-        (state, "expected a dictionary with dims"),
+        ({"state": 1}, "holds no tensors by name"),
+        ({"a": torch.zeros(1)}, "holds no Whisper's tensors"),
+        (state | {f"teacher.{name}": value for name, value in state.items()}, "holds several models"),
         ({"dims": dims | {"n_text_head": None}, "model_state_dict": state}, r"dims\.n_text_head is None"),
         ({"dims": dims | {"n_vocab": 1000}, "model_state_dict": state}, "n_vocab 1000 is none of openai-whisper's"),
         ({"dims": dims | {"n_text_head": 3}, "model_state_dict": state}, "3 does not divide d_model 64"),
@@ -61,6 +65,55 @@ def test_openai_whispers_pt_gives_the_same_weights(tmp_path: Path, torch: Any) -
         torch.save(content, tmp_path / "x.pt")
         with pytest.raises(CheckpointError, match=message):
             open_checkpoint(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "is_openai", "key"),
+    [
+        ("x.bin", "", True, "model_state_dict"),
+        ("x.ckpt", "model.", True, "state_dict"),
+        ("last.ckpt", "model.model.", False, "state_dict"),
+        ("x.pth", "module._orig_mod.model.", False, None),
+        ("x.safetensors", "_orig_mod.", True, None),
+        ("x", "model.", False, None),
+    ],
+)
+def test_a_single_file_is_told_by_its_content(
+    name: str, before: str, is_openai: bool, key: str | None, tmp_path: Path, torch: Any
+) -> None:
+    """Whoever trained it, and without dims, whose heads are then 64 wide."""
+    folder = make_checkpoint(tmp_path, n_vocab=51865, tokenizer=False)
+    theirs = as_openai(folder, 51865)
+    plain = {n.removeprefix("model."): value for n, value in read_tensors(folder / "model.safetensors").items()}
+    state = {before + n: np.ascontiguousarray(value) for n, value in (theirs if is_openai else plain).items()}
+    if name.endswith(".safetensors"):
+        save_file(state, tmp_path / name)
+    else:
+        tensors = {n: torch.from_numpy(value) for n, value in state.items()}
+        torch.save(tensors if key is None else {key: tensors, "epoch": 3}, tmp_path / name)
+    with open_checkpoint(tmp_path / name) as opened, open_checkpoint(folder) as ours:
+        assert opened.spec.dims == replace(ours.spec.dims, n_audio_head=1, n_text_head=1)
+        for tensor, _ in expected_shapes(ours.spec):
+            np.testing.assert_array_equal(opened.tensor(tensor), ours.tensor(tensor))
+
+
+@pytest.mark.parametrize("before", ["_orig_mod.", "module.", "module._orig_mod."])
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_what_stands_before_every_name_of_a_folder_is_taken_off(
+    before: str, name: str, tmp_path: Path, torch: Any
+) -> None:
+    folder = make_checkpoint(tmp_path, n_vocab=51865, tokenizer=False)
+    with open_checkpoint(folder) as ours:
+        expected = {tensor: ours.tensor(tensor) for tensor, _ in expected_shapes(ours.spec)}
+    state = {before + n: value for n, value in read_tensors(folder / "model.safetensors").items()}
+    (folder / "model.safetensors").unlink()
+    if name.endswith(".bin"):
+        torch.save({n: torch.from_numpy(value) for n, value in state.items()}, folder / name)
+    else:
+        save_file(state, folder / name)
+    for source in (folder, folder / name):
+        with open_checkpoint(source) as opened:
+            assert all((opened.tensor(n) == value).all() for n, value in expected.items())
 
 
 @pytest.mark.parametrize("name", ["tiny.pt", "large-v3-turbo.pt"])
