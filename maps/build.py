@@ -275,12 +275,7 @@ def _count_frequent(text: NDArray[np.uint16], last: NDArray[np.int64], spill: Sp
 
 
 def _count_batch(
-    text: NDArray[np.uint16],
-    last: NDArray[np.int64],
-    weight: int,
-    spill: Spill,
-    options: BuildOptions,
-    orders: range,
+    text: NDArray[np.uint16], last: NDArray[np.int64], weight: int, spill: Spill, options: BuildOptions, orders: range
 ) -> None:
     """Keys of `orders` whose last ids stand at the positions `last`; each occurrence counts `weight` times."""
     last = last[_by_continuation(text, last + 1, options.max_length)]
@@ -411,12 +406,7 @@ def _has_end(text: NDArray[np.uint16], after: _Ints, offset: int) -> NDArray[np.
 
 
 def _candidates_of(
-    text: NDArray[np.uint16],
-    after: _Ints,
-    low: _Ints,
-    high: _Ints,
-    floor: _Ints,
-    options: BuildOptions,
+    text: NDArray[np.uint16], after: _Ints, low: _Ints, high: _Ints, floor: _Ints, options: BuildOptions
 ) -> _Paths:
     """The candidates of keys, sorted by key, best first.
 

@@ -77,10 +77,7 @@ def load(
     map_large_blocks()
     bundle = Bundle.open(path)
     engine = open_engine(
-        bundle,
-        threads=threads or threads_here(bundle),
-        budget_bytes=budget_bytes,
-        encoder_provider=encoder_provider,
+        bundle, threads=threads or threads_here(bundle), budget_bytes=budget_bytes, encoder_provider=encoder_provider
     )
     wait_before_fork(engine)
     return engine, bundle if encoder_provider == CPU else bundle.behind(engine.encoder_provider)

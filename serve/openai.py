@@ -309,11 +309,7 @@ def _shaped(ask: Ask, segments: list[Segment], job: Job) -> Response:
         return PlainTextResponse("".join(STREAMED[ask.format](segments, SubtitleOptions())))
     has_drafts = "drafts" in ask.include
     value = shapes.verbose(
-        segments,
-        info,
-        task=ask.options.task,
-        has_words=ask.words,
-        tokenizer=tokenizer if has_drafts else None,
+        segments, info, task=ask.options.task, has_words=ask.words, tokenizer=tokenizer if has_drafts else None
     )
     if has_drafts:
         value["figures"] = shapes.figures(info, job.model, job.total_s)

@@ -30,17 +30,9 @@ from specedge.errors import BundleError, BundleNotFoundError, ModelError, UsageE
 from specedge.models import store
 
 from ..text.tokenizer import Tokenizer
-from .manifest import (
-    MANIFEST_NAME as MANIFEST_NAME,
-)
-from .manifest import (
-    MAX_MANIFEST_BYTES,
-    TOKENIZER_NAME,
-    FileEntry,
-)
-from .manifest import (
-    Manifest as Manifest,
-)
+from .manifest import MANIFEST_NAME as MANIFEST_NAME
+from .manifest import MAX_MANIFEST_BYTES, TOKENIZER_NAME, FileEntry
+from .manifest import Manifest as Manifest
 from .typed_json import REMEDY, shown
 
 BLOCK_BYTES = 1 << 20

@@ -198,12 +198,7 @@ def read(hint: Any, value: Any, where: str, key: str) -> Any:
     return read_object(hint, value, where, key)
 
 
-_EXPECTED = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: f"1 to {MAX_TEXT} printable characters",
-}
+_EXPECTED = {bool: "true or false", int: "an integer", float: "a number", str: f"1 to {MAX_TEXT} printable characters"}
 
 
 def _read_items(inside: tuple[Any, ...], value: object, where: str, key: str) -> tuple[Any, ...]:

@@ -279,11 +279,7 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
 
 
 # What completes the values of options, by the first of their names.
-_COMPLETES = {
-    "--model": installed_models,
-    "--draft-model": installed_models,
-    "--language": languages,
-}
+_COMPLETES = {"--model": installed_models, "--draft-model": installed_models, "--language": languages}
 
 
 def option(*names: str, **settings: Any) -> Decorator:

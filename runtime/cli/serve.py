@@ -89,10 +89,7 @@ def _read(path: str, what: str) -> str:
 
 
 @click.command(cls=_Command)
-@options_of(
-    fields_of(Settings, is_usual=True),
-    (_CONFIG,),
-)
+@options_of(fields_of(Settings, is_usual=True), (_CONFIG,))
 def serve(**given: Any) -> None:
     """Serve transcription: OpenAI's API over HTTP and WebSocket, Wyoming, and a page at /.
 

@@ -123,10 +123,7 @@ def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **giv
     help="Fine-tune these heads for minimum word error rate.",
 )
 @click.option(
-    "--unfreeze-last-layer",
-    "unfreezes_last",
-    is_flag=True,
-    help="Train the decoder's last layer too: a new model.",
+    "--unfreeze-last-layer", "unfreezes_last", is_flag=True, help="Train the decoder's last layer too: a new model."
 )
 @click.option(
     "--beam-size",

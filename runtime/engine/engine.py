@@ -55,12 +55,8 @@ from .session import (
     logit_columns,
     runtime_release,
 )
-from .session import (
-    cross_keys_values as cross_keys_values,
-)
-from .session import (
-    encoder_output as encoder_output,
-)
+from .session import cross_keys_values as cross_keys_values
+from .session import encoder_output as encoder_output
 
 MAX_PATHS = 4  # beyond a few dozen rows a pass costs as much as two
 MANY_SINCE = (1, 32)  # the version of ONNX Runtime whose attention takes texts of different lengths

@@ -433,10 +433,7 @@ def load_graph(
         kleidiai=graph not in ("decoder", LEARN_GRAPH, MANY_GRAPH) or bundle.manifest.precision == "int4",
         save_to=save_to,
     )
-    for side, found, listed in (
-        ("inputs", session.inputs, spec.inputs),
-        ("outputs", session.outputs, spec.outputs),
-    ):
+    for side, found, listed in (("inputs", session.inputs, spec.inputs), ("outputs", session.outputs, spec.outputs)):
         expected = {tensor.name: tensor for tensor in listed}
         wrong = sorted(found.keys() ^ expected.keys()) or [n for n in found if not _agree(found[n], expected[n])]
         if wrong:

@@ -56,12 +56,7 @@ class AcrossWords(Translation):
     """See the module. `cache` holds what was spelt before."""
 
     def __init__(
-        self,
-        draft: Tokenizer,
-        target: Tokenizer,
-        *,
-        mode: str = "words",
-        cache: WordCache | None = None,
+        self, draft: Tokenizer, target: Tokenizer, *, mode: str = "words", cache: WordCache | None = None
     ) -> None:
         self._draft, self._target, self._mode = draft, target, mode
         self._starts_bare = not target.special.begins_with_space

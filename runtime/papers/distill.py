@@ -408,13 +408,7 @@ class Student:
     eot: ids of the target's end of text and the draft's.
     """
 
-    def __init__(
-        self,
-        course: Course,
-        translation: Translation,
-        *,
-        eot: tuple[int, int],
-    ) -> None:
+    def __init__(self, course: Course, translation: Translation, *, eot: tuple[int, int]) -> None:
         self.course = course
         self._translation, self._eot = translation, eot
         self._notes: Notes | None = None

@@ -195,10 +195,7 @@ class Map(Target):
     def __init__(self, folder: Path, patch: Callable[[Any, str, Any], None] = setattr) -> None:
         super().__init__(folder, patch)
         self._seeds = []
-        for options in (
-            BuildOptions(n_orders=5),
-            BuildOptions(n_orders=1),
-        ):
+        for options in (BuildOptions(n_orders=5), BuildOptions(n_orders=1)):
             self._seeds.append(make_map(folder / "sound.tmap", SENTENCES, options).read_bytes())
         for module in (tmap_format, token_map):
             patch(module, "zlib", NoZlib)

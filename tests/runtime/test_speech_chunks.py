@@ -14,10 +14,7 @@ RATE = 16_000
 MAX = 8000
 
 
-@given(
-    n_samples=st.integers(1, 40_000),
-    ends=st.lists(st.integers(1, 40_000), max_size=12, unique=True).map(sorted),
-)
+@given(n_samples=st.integers(1, 40_000), ends=st.lists(st.integers(1, 40_000), max_size=12, unique=True).map(sorted))
 def test_nothing_is_lost_and_cuts_are_at_pauses(n_samples: int, ends: list[int]) -> None:
     samples = NOISE[:n_samples]
     chunks = list(speech_chunks(open_audio(samples), MAX, lambda: [*ends, max([n_samples, *ends]) + 1]))

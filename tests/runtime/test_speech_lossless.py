@@ -75,12 +75,7 @@ def named(name: str, **more: Any) -> Drafter:
     return make_drafter(DrafterOptions(name, **more), target)
 
 
-WAYS: tuple[dict[str, Any], ...] = (
-    {},
-    {"temperature": 0.7},
-    {"temperature": 0.7, "best_of": 3},
-    {"beam_size": 3},
-)
+WAYS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"temperature": 0.7, "best_of": 3}, {"beam_size": 3})
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)

@@ -11,15 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.export.bundling import add_to_bundle
-from specedge.export.ctc_graph import (
-    UNSAID,
-    CtcBlock,
-    CtcTimes,
-    CtcWeights,
-    Float,
-    encoder_weights_sha256,
-    write_head,
-)
+from specedge.export.ctc_graph import UNSAID, CtcBlock, CtcTimes, CtcWeights, Float, encoder_weights_sha256, write_head
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.drafters.ctc.head import N_UNITS, Posteriors
 

@@ -38,12 +38,7 @@ class Arrays:
 
 
 def random_heads(
-    kind: str,
-    dims: Dims,
-    *,
-    n_heads: int = N_HEADS,
-    n_layers: int = 1,
-    tokens: NDArray[np.int64] | None = None,
+    kind: str, dims: Dims, *, n_heads: int = N_HEADS, n_layers: int = 1, tokens: NDArray[np.int64] | None = None
 ) -> Heads:
     """Heads of a kind."""
     d = dims.n_text_state

@@ -70,15 +70,8 @@ RULES = (
     Rule(pattern="runtime/_specedge/*"),
     Rule(pattern="compat/*", libraries=_NUMPY),
     Rule(pattern="serve/wyoming.py", libraries=frozenset({"wyoming"})),
-    Rule(
-        pattern="serve/*",
-        libraries=_NUMPY | {"prometheus_client", "python_multipart", "starlette", "uvicorn"},
-    ),
-    Rule(
-        pattern="fleet/*",
-        libraries=_NUMPY,
-        lazy=frozenset({"dask", "distributed", "fsspec"}),
-    ),
+    Rule(pattern="serve/*", libraries=_NUMPY | {"prometheus_client", "python_multipart", "starlette", "uvicorn"}),
+    Rule(pattern="fleet/*", libraries=_NUMPY, lazy=frozenset({"dask", "distributed", "fsspec"})),
     Rule(pattern="models/*"),
     Rule(pattern="export/papers/*", libraries=_EXPORT | _TRAIN),
     Rule(pattern="export/training/*", libraries=_EXPORT | _TRAIN),

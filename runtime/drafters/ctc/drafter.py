@@ -337,13 +337,7 @@ class CtcDrafter(Drafter):
         units = [unit for unit in lattice.spelling() if row <= unit.start < stop]
         return [*heard_tokens(units, lattice, stop, self._tokenizer, opens=False), *left[i:]]
 
-    def _chain(
-        self,
-        window: WindowContext,
-        lattice: Lattice,
-        context: DraftContext,
-        limit: int,
-    ) -> Guess:
+    def _chain(self, window: WindowContext, lattice: Lattice, context: DraftContext, limit: int) -> Guess:
         """What is left of the hypothesis, with the timestamps that can be told, at most `limit` tokens."""
         left = self._left
         tokens, confidences, classes = list[int](), list[float](), list[Hashable]()
@@ -483,12 +477,7 @@ def _belief(heard: HeardToken) -> tuple[float, Hashable]:
 
 
 def open_ctc(
-    bundle: Bundle,
-    maps: Sequence[TokenMap],
-    costs: CostTable,
-    *,
-    threads: int = 1,
-    canceller: Canceller | None = None,
+    bundle: Bundle, maps: Sequence[TokenMap], costs: CostTable, *, threads: int = 1, canceller: Canceller | None = None
 ) -> CtcDrafter:
     """Make the drafter over `bundle`'s head, which closes `maps`; texts of this run guide it too.
 
@@ -504,10 +493,4 @@ def open_ctc(
         for map_ in maps:
             map_.close()
 
-    return CtcDrafter(
-        head.hear,
-        tokenizer,
-        costs,
-        guide=guide,
-        on_close=close,
-    )
+    return CtcDrafter(head.hear, tokenizer, costs, guide=guide, on_close=close)

@@ -47,12 +47,7 @@ class Guide:
     """
 
     def __init__(
-        self,
-        maps: Sequence[TokenMap],
-        cache: NgramCache | None,
-        *,
-        ends: Callable[[int], bool],
-        longest: int = LONGEST,
+        self, maps: Sequence[TokenMap], cache: NgramCache | None, *, ends: Callable[[int], bool], longest: int = LONGEST
     ) -> None:
         self.ends = functools.cache(ends)
         self._maps, self._cache, self._longest = tuple(maps), cache, longest

@@ -235,11 +235,7 @@ class Search:
         self._marks = sentence_marks(tokenizer, guide)
 
     def guided(
-        self,
-        lattice: Lattice,
-        spine: Sequence[HeardToken],
-        before: Sequence[int],
-        n_words: int | None = None,
+        self, lattice: Lattice, spine: Sequence[HeardToken], before: Sequence[int], n_words: int | None = None
     ) -> list[HeardToken]:
         """Return the spine with its suspect words spelt again; `before`: text ids already decided in the window.
 
@@ -257,11 +253,7 @@ class Search:
         return found if n_words is not None else self._ended(lattice, found, before)
 
     def _respelt(
-        self,
-        lattice: Lattice,
-        found: list[HeardToken],
-        suspects: Sequence[tuple[int, int]],
-        before: Sequence[int],
+        self, lattice: Lattice, found: list[HeardToken], suspects: Sequence[tuple[int, int]], before: Sequence[int]
     ) -> list[HeardToken]:
         """The spine with some spans of it spelt again."""
         tokens = [*before, *[heard.token for heard in found]]

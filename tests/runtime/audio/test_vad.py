@@ -17,13 +17,7 @@ from specedge.models import catalogue, store
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.audio.vad import FRAME_SAMPLES, Piece, SileroDetector, Span
 from specedge.runtime.longform.segments import Segment, Word
-from specedge.runtime.longform.vad_filter import (
-    SpeechAudio,
-    SpeechMap,
-    VadOptions,
-    find_speech,
-    make_detector,
-)
+from specedge.runtime.longform.vad_filter import SpeechAudio, SpeechMap, VadOptions, find_speech, make_detector
 from support.exported import bundle
 from support.noise import SAMPLES, speech
 

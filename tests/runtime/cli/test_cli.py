@@ -132,11 +132,7 @@ LINES: list[tuple[list[str], int, str]] = [
     (["help", "tranzcribe"], 2, "unknown command 'tranzcribe', did you mean transcribe? (see `specedge --help`)"),
     (["transcribe", "a.wav", "--json"], 2, "there is no --json: give the format with -f: -f json"),
     (["tranzcribe"], 2, "unknown command 'tranzcribe', did you mean transcribe? (see `specedge --help`)"),
-    (
-        ["what"],
-        2,
-        f"unknown command 'what', expected one of {', '.join(main._COMMANDS)} (see `specedge --help`)",
-    ),
+    (["what"], 2, f"unknown command 'what', expected one of {', '.join(main._COMMANDS)} (see `specedge --help`)"),
     (
         ["transcribe", "a.wav", "-f", "srt,doc"],
         2,
@@ -176,11 +172,7 @@ LINES: list[tuple[list[str], int, str]] = [
         "Invalid value for '--best-of': 'many' is not an integer or None (see `specedge transcribe --help`)",
     ),
     (["transcribe", "a.wav", "--max-line-width", "9"], 2, "--max-line-width needs word times: add --word-timestamps"),
-    (
-        ["transcribe", "a.wav", "--device", "cuda"],
-        2,
-        "--device cuda: specedge runs on the CPU; leave the option out",
-    ),
+    (["transcribe", "a.wav", "--device", "cuda"], 2, "--device cuda: specedge runs on the CPU; leave the option out"),
     (
         ["transcribe", "a.wav", "--word-timestamps=perhaps"],
         2,

@@ -13,9 +13,7 @@ import pytest
 from specedge.runtime.cli import main
 from specedge.runtime.cli.request import Request
 from specedge.runtime.cli.transcribe import transcribe as command
-from specedge.runtime.options import (
-    TranscribeOptions,
-)
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.output.formats import SubtitleOptions
 from support import openai_whisper
 

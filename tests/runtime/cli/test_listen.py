@@ -101,11 +101,7 @@ def test_ctrl_c_ends_the_microphone_and_writes_what_is_left(
     ],
 )
 def test_arguments_that_cannot_be(
-    arguments: list[str],
-    code: int,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Stdin(wav_bytes(loud(16_000))))
     assert main.main(["listen", *arguments]) == code

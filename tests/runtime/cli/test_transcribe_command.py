@@ -215,10 +215,7 @@ def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str], says: Any) -> Non
     assert main.main(["transcribe", wav("a.wav"), "-q"]) == 0
     assert capsys.readouterr().err == "", "not even which model"
     _, err = run(capsys, "a.wav", "--verbose", "True")
-    assert err.splitlines() == [
-        "specedge: model x: x",
-        "specedge: a.wav: 0:02 of audio, language de (0.75), 1 segment",
-    ]
+    assert err.splitlines() == ["specedge: model x: x", "specedge: a.wav: 0:02 of audio, language de (0.75), 1 segment"]
     assert run(capsys, "a.wav", "--verbose", "False")[1] == ""
 
 

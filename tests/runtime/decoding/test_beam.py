@@ -89,11 +89,7 @@ def test_equal_to_openai_whisper(
     length_penalty: float | None,
 ) -> None:
     chosen = options(
-        timestamps=timestamps,
-        beam_size=beam_size,
-        patience=patience,
-        n_sample=n_sample,
-        length_penalty=length_penalty,
+        timestamps=timestamps, beam_size=beam_size, patience=patience, n_sample=n_sample, length_penalty=length_penalty
     )
     engine = Smooth(SPECIAL, seed=seed, n_text_ctx=40, eot_bias=bias)
     tokens, total = whispers(engine, chosen)

@@ -22,11 +22,7 @@ NON_SPEECH = [33, 40, 41]
 
 def rule_set(*, timestamps: bool = True, limit: int | None = 50, special: SpecialTokens = SPECIAL) -> rules.RuleSet:
     return build_rules(
-        special,
-        space_ids=SPACE,
-        suppressed=NON_SPEECH,
-        timestamps=timestamps,
-        max_initial_timestamp_index=limit,
+        special, space_ids=SPACE, suppressed=NON_SPEECH, timestamps=timestamps, max_initial_timestamp_index=limit
     )
 
 

@@ -145,10 +145,7 @@ def test_a_draft_goes_on_by_what_followed_most_often(tmp_path: Path) -> None:
         (([30, 31, 32], [40, 41, 42], [40, 41, 43]), [40, 41]),  # those that begin alike first; 9 of 15 began so
         (([*range(30, 38)], [*range(40, 48)]), [*range(30, 38), STOP, *range(40, 48), STOP]),  # nine tokens each
         # Of three with 13 tokens the first and the last become the ten that both begin with; two of ten may stay.
-        (
-            ([*range(30, 42)], [*range(70, 82)], [*range(30, 40), 60, 61]),
-            [*range(30, 40), *range(70, 82), STOP],
-        ),
+        (([*range(30, 42)], [*range(70, 82)], [*range(30, 40), 60, 61]), [*range(30, 40), *range(70, 82), STOP]),
     ],
 )
 def test_candidates_are_merged_until_they_are_long_enough(

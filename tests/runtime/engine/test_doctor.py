@@ -81,13 +81,7 @@ def test_the_command_prints_the_table_and_ends_with_0(capsys: pytest.CaptureFixt
     assert main(["doctor", "-m", str(bundle("int8").path)]) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    for text in (
-        "micro (int8)",
-        "kernel features",
-        "rows each",
-        "texts share passes: beams",
-        "at most 0.5: ok",
-    ):
+    for text in ("micro (int8)", "kernel features", "rows each", "texts share passes: beams", "at most 0.5: ok"):
         assert text in said.out
     assert said.out.startswith("every promise holds\n"), "the table is long: the verdict comes first"
     table = [line.split() for line in said.out.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
@@ -129,8 +123,7 @@ def test_rows_that_notice_their_company_end_with_1(
 
 
 @pytest.mark.parametrize(
-    "about, reason",
-    [({"kind": CoupledWindows}, "it would change bits here"), ({"graphs": ()}, "this needs a bundle")],
+    "about, reason", [({"kind": CoupledWindows}, "it would change bits here"), ({"graphs": ()}, "this needs a bundle")]
 )
 def test_texts_that_cannot_share_passes_are_no_fault(
     about: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch

@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.engine.exactness import (
-    ROWS_PER_PASS,
-    Invariance,
-    one_row_logits,
-    probe_rows,
-    probe_starts,
-)
+from specedge.runtime.engine.exactness import ROWS_PER_PASS, Invariance, one_row_logits, probe_rows, probe_starts
 from specedge.runtime.engine.made_up import probe_mel
 from support.exported import PRECISIONS, engine
 

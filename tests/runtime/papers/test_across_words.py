@@ -25,10 +25,7 @@ SENTENCES = (
 def tokenizers() -> tuple[Tokenizer, Tokenizer]:
     """Two real tables, cut short, with special tokens of an English-only and of a multilingual model."""
     english, many = table("gpt2")[:6000], table("multilingual")[:5000]
-    return (
-        Tokenizer(english, toy_special(6000, languages=())),
-        Tokenizer(many, toy_special(5000)),
-    )
+    return (Tokenizer(english, toy_special(6000, languages=())), Tokenizer(many, toy_special(5000)))
 
 
 @pytest.fixture(params=[False, True], ids=["en to many", "many to en"])

@@ -74,10 +74,7 @@ def test_a_draft_of_other_languages() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            {"lookahead": "far"},
-            "lookahead: got 'far', expected cost, rule, adaptive, joint or a number",
-        ),
+        ({"lookahead": "far"}, "lookahead: got 'far', expected cost, rule, adaptive, joint or a number"),
         ({"lookahead": "0"}, "lookahead: got '0'"),
         ({"translation": "sounds"}, "translation: got 'sounds', expected words, tokens or direct"),
     ],
