@@ -2,7 +2,8 @@
 
 A folder has adapter_config.json and adapter_model.safetensors or .bin. The scale s is alpha / r, with `use_rslora`
 alpha / sqrt(r); alpha may differ by module (`alpha_pattern`), r is read off A. Modules that were trained whole
-(`modules_to_save`, biases) take the place of the base's. Other kinds of adapters are refused by name.
+(`modules_to_save`, biases) take the place of the base's. Other kinds of adapters are refused by name, and those whose
+making changed the base's weights (`init_lora_weights`: pissa, olora, corda, loftq): peft works the change out again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .spec import F32, SafetensorsSource, Source, Stored, TensorSource, TorchSou
 CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _PREFIX = "base_model.model."
+_KEEPS_BASE = (None, True, False, "gaussian", "eva", "orthogonal")  # of init_lora_weights
 _REFUSED = ("use_dora", "fan_in_fan_out", "use_qalora", "megatron_config", "layer_replication")
 
 
@@ -45,13 +47,17 @@ class Adapter:
         for name in (*self.scales, *self.replaced):
             stored = entries.get(name)
             if stored is None:
-                raise CheckpointError(f"{self.where}: changes {name}, which the base model {source.id} does not have")
+                raise CheckpointError(
+                    f"{self.where}: changes {name}, which the base model {source.id} does not have; {_BY_HAND}"
+                )
             if name in self.replaced:
                 check_tensor(self.source.entries[self.replaced[name]], name, stored.shape, self.where)
                 continue
             a, b = (self.source.entries.get(_factor(name, side)) for side in "AB")
             rank = a.shape[0] if a is not None and a.shape else 0
-            n_out, n_in = stored.shape if len(stored.shape) == 2 else (0, 0)
+            if len(stored.shape) != 2:
+                raise CheckpointError(f"{self.where}: changes {name}, and only linear maps are merged; {_BY_HAND}")
+            n_out, n_in = stored.shape
             check_tensor(a, _factor(name, "A"), (rank, n_in), self.where)
             check_tensor(b, _factor(name, "B"), (n_out, rank), self.where)
 
@@ -85,6 +91,9 @@ def open_adapter(folder: Path) -> Adapter:
     refused = [key for key in _REFUSED if config.get(key)]
     if refused:
         raise CheckpointError(f"{folder}: has {refused[0]}, with which it cannot be merged here; {_BY_HAND}")
+    begun = config.get("init_lora_weights")
+    if begun not in _KEEPS_BASE:
+        raise CheckpointError(f"{folder}: began with {begun!r}, which changes the base model; {_BY_HAND}")
     path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise CheckpointError(f"{folder}: holds no weights; looked for {', '.join(_WEIGHTS)}")

@@ -239,6 +239,9 @@ def write_adapter(folder: Path, values: dict[str, np.ndarray], **config: object)
     return folder
 
 
+_CHANGES_BASE = ("pissa", "pissa_niter_16", "olora", "corda", "loftq")
+
+
 def test_adapters_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
     base = make_checkpoint(tmp_path / "base", tokenizer=False)
     q_proj = "base_model.model.model.decoder.layers.0.self_attn.q_proj"
@@ -250,12 +253,22 @@ def test_adapters_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"`specedge export openai/whisper-tiny --adapter DIR`"):
         open_checkpoint(lora)
     other = {name.replace("layers.0", "layers.7"): value for name, value in good.items()}
+    proj_out = {name.replace(q_proj, "base_model.model.proj_out"): value for name, value in good.items()}
+    conv1 = "base_model.model.model.encoder.conv1"
+    conv = {f"{conv1}.lora_A.weight": np.zeros((4, 80, 3), np.float32)}
+    conv |= {f"{conv1}.lora_B.weight": np.zeros((64, 4, 1), np.float32)}
+    embedding = "base_model.model.model.decoder.embed_tokens.token_adapter.trainable_tokens_delta"
+    tokens_delta = good | {embedding: np.zeros((1, 64), np.float32)}
     for values, config, message in (
         ({f"{q_proj}.lora_A.weight": a, f"{q_proj}.lora_B.weight": b[:60]}, {}, "has shape"),
         ({f"{q_proj}.lora_A.weight": a}, {}, "lora_B.weight is missing"),
         (other, {}, r"changes model\.decoder\.layers\.7.*which the base model base does not have"),
         (good, {"peft_type": "IA3"}, "only LORA is merged"),
         (good, {"use_dora": True}, "has use_dora"),
+        *[(good, {"init_lora_weights": kind}, f"began with '{kind}'.*merge_and_unload") for kind in _CHANGES_BASE],
+        (conv, {}, "changes model.encoder.conv1.weight, and only linear maps.*merge_and_unload"),
+        (proj_out, {}, "changes proj_out.weight, which the base model base does not have.*merge_and_unload"),
+        (tokens_delta, {"trainable_token_indices": [5]}, "trainable_tokens_delta.*merge_and_unload"),
         (good, {"lora_alpha": "x"}, "lora_alpha is 'x'"),
     ):
         with pytest.raises(CheckpointError, match=message):
