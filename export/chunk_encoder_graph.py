@@ -23,7 +23,7 @@ from onnx import TensorProto
 from specedge.runtime.bundle.dims import ChunkDims
 
 from .encoder_graph import write_layers
-from .layers import LinearKind, Weights, dequantize_columns, gelu, linear, quantize_columns
+from .layers import LinearKind, Weights, gelu, linear, round_rows
 from .onnx_builder import CONTRIB, GraphBuilder
 
 FLOAT = TensorProto.FLOAT
@@ -110,22 +110,22 @@ def _integer_convolution(g: GraphBuilder, x: str, weights: Weights, name: str, n
     zeros = g.node("Expand", [g.const("zero_points_0", np.array([0], np.uint8)), g.node("Shape", [flat])])
     padded = _padded(g, risen, _LEAST_GELU)
     values = g.node("QuantizeLinear", [padded, flat, zeros], axis=0)
-    quantized = quantize_columns(_matrix(weights.tensor(f"{name}.weight")))
-    n_out, n_in = quantized.weight.shape[1], quantized.weight.shape[0]
+    rounded, scales = round_rows(_matrix(weights.tensor(f"{name}.weight")))
+    n_out, n_in = rounded.shape
     rows = g.node("Reshape", [_side_by_side(g, values, n_bands, n_frames), g.ints(-1, n_in)])
     product = g.node(
         "MatMulIntegerToFloat",
         [
             rows,
-            g.const(f"{name}.weight", quantized.weight),
+            g.const(f"{name}.weight", rounded.T),
             g.scalar(1.0),
-            g.const(f"{name}.scales", quantized.scales),
+            g.const(f"{name}.scales", scales),
             g.const("zero_point_0", np.array(0, np.uint8)),
         ],
         domain=CONTRIB,
     )
     y = g.node("Mul", [g.node("Reshape", [product, g.ints(-1, n_bands, n_frames, n_out)]), steps])
-    lowered = dequantize_columns(quantized).sum(axis=1, dtype=np.float64) * _LEAST_GELU
+    lowered = (rounded.astype(np.float32) * scales[:, None]).sum(axis=1, dtype=np.float64) * _LEAST_GELU
     bias = (weights.tensor(f"{name}.bias") - lowered).astype(np.float32)
     return g.node("Add", [y, g.const(f"{name}.bias", bias)])
 

@@ -82,50 +82,29 @@ def rows_of(weights: Weights, name: str, rows: Sequence[int] | NDArray[np.int64]
     return np.concatenate(found)[np.argsort(np.concatenate(places))]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockQuantized:
-    """A matrix in 4-bit blocks along its inputs, for MatMulNBits, zero point 8: `packed` uint8
-    `[n_out, n_blocks, block_size / 2]`, `scales` float32 `[n_out, n_blocks]`."""
-
-    packed: NDArray[np.uint8]
-    scales: NDArray[np.float32]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColumnQuantized:
-    """A matrix with a scale an output: `weight` int8 `[n_in, n_out]`, `scales` float32 `[n_out]`."""
-
-    weight: NDArray[np.int8]
-    scales: NDArray[np.float32]
-
-
 def block_size_for(n_in: int) -> int:
     """The largest block that divides `n_in`, so that no block is padded; 0 when none does."""
     return next((size for size in BLOCK_SIZES if n_in % size == 0), 0)
 
 
-def quantize_blocks(weight: NDArray[np.float32], *, block_size: int) -> BlockQuantized:
-    """Round `weight` `[n_out, n_in]` to symmetric blocks of 4 bits."""
+def quantize_blocks(weight: NDArray[np.float32], *, block_size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """`weight` `[n_out, n_in]` in symmetric blocks of 4 bits along its inputs, for MatMulNBits zero point 8: values
+    `[n_out, n_blocks, block_size / 2]`, two in a byte, and scales `[n_out, n_blocks]`."""
     n_out, n_in = weight.shape
     n_blocks = n_in // block_size
     packed = np.empty((n_out, n_blocks, block_size // 2), np.uint8)
     scales = np.empty((n_out, n_blocks), np.float32)
     for start in range(0, n_out, ROWS_AT_ONCE):  # bound the temporaries
-        rows = slice(start, min(start + ROWS_AT_ONCE, n_out))
-        packed[rows], scales[rows] = _round_blocks(weight[rows].reshape(-1, n_blocks, block_size))
-    return BlockQuantized(packed=packed, scales=scales)
-
-
-def _round_blocks(blocks: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Packed values and scales of `blocks` `[n_out, n_blocks, block_size]`."""
-    # The value of largest magnitude lands on -8, the end of the range that has one step more.
-    extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1, keepdims=True), axis=-1)
-    scales = extreme / np.float32(-8)
-    scales[np.abs(scales) < SMALLEST_SCALE] = 1
-    nibbles: NDArray[np.uint8] = np.clip(np.rint(blocks / scales) + 8, 0, 15).astype(np.uint8)
-    packed: NDArray[np.uint8] = np.bitwise_or(nibbles[..., 0::2], nibbles[..., 1::2] << np.uint8(4))
-    of_block: NDArray[np.float32] = scales[..., 0]
-    return packed, of_block
+        rows = slice(start, start + ROWS_AT_ONCE)
+        blocks = weight[rows].reshape(-1, n_blocks, block_size)
+        # The value of largest magnitude lands on -8, the end of the range that has one step more.
+        extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1, keepdims=True), axis=-1)
+        steps = extreme / np.float32(-8)
+        steps[np.abs(steps) < SMALLEST_SCALE] = 1
+        nibbles = np.clip(np.rint(blocks / steps) + 8, 0, 15).astype(np.uint8)
+        packed[rows] = np.bitwise_or(nibbles[..., 0::2], nibbles[..., 1::2] << np.uint8(4))
+        scales[rows] = steps[..., 0]
+    return packed, scales
 
 
 def round_rows(
@@ -141,17 +120,6 @@ def round_rows(
         rounded[start : start + len(some)] = np.rint(some / steps[:, None])
         scales[start : start + len(some)] = steps
     return rounded, scales
-
-
-def quantize_columns(weight: NDArray[np.float32], *, largest: int = LARGEST_IN_COLUMN) -> ColumnQuantized:
-    """Round `weight` `[n_out, n_in]` to -`largest` .. `largest` with one scale per output."""
-    rounded, scales = round_rows(weight, largest=largest)
-    return ColumnQuantized(weight=np.ascontiguousarray(rounded.T), scales=scales)
-
-
-def dequantize_columns(quantized: ColumnQuantized) -> NDArray[np.float32]:
-    """The float32 matrix `[n_out, n_in]` that a ColumnQuantized stands for."""
-    return np.ascontiguousarray(quantized.weight.T).astype(np.float32) * quantized.scales[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +162,7 @@ def quantize_few_rows(g: GraphBuilder, x: str) -> FewRows:
     rows `quantize_rows` is faster, for it does not write out what is in between.
     """
     peaks = g.node("ReduceMax", [g.node("Abs", [x]), g.ints(-1)], keepdims=1)
-    step, middle = g.scalar(ROW_STEP), g.const("zero_point_128", np.array(128, np.uint8))
+    step, middle = g.scalar(ROW_STEP), _middle(g)
     values = g.node("QuantizeLinear", [g.node("Div", [x, peaks]), step, middle])
     return FewRows(values=values, peaks=peaks)
 
@@ -214,41 +182,15 @@ def rows8_product(
     g: GraphBuilder, x: QuantizedRows, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
 ) -> str:
     """`x @ weight.T + bias` with integer accumulation; `weight` is `[n_out, n_in]`."""
-    quantized = quantize_columns(weight)
-    y = g.node(
-        "MatMulIntegerToFloat",
-        [
-            x.values,
-            g.const(f"{name}.weight", quantized.weight),
-            g.scalar(1.0),
-            g.const(f"{name}.scales", quantized.scales),
-            g.const("zero_point_128", np.array(128, np.uint8)),
-        ],
-        domain=CONTRIB,
-    )
+    rounded, scales = round_rows(weight)
+    inputs = [x.values, g.const(f"{name}.weight", rounded.T), g.scalar(1.0), g.const(f"{name}.scales", scales)]
+    y = g.node("MatMulIntegerToFloat", [*inputs, _middle(g)], domain=CONTRIB)
     y = _add_bias(g, g.node("Mul", [y, x.scales]), name, bias)
     return g.node("Reshape", [y, g.node("Concat", [x.shape, g.ints(weight.shape[0])], axis=0)])
 
 
-def few_rows8_product(
-    g: GraphBuilder, x: str, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
-) -> str:
-    """`x @ weight.T + bias` as `rows8_product`, for short passes."""
-    rows = quantize_few_rows(g, x)
-    quantized = quantize_columns(weight)
-    one = g.scalar(1.0)
-    y = g.node(
-        "MatMulIntegerToFloat",
-        [
-            rows.values,
-            g.const(f"{name}.weight", quantized.weight),
-            one,
-            one,
-            g.const("zero_point_128", np.array(128, np.uint8)),
-        ],
-        domain=CONTRIB,
-    )
-    return _add_bias(g, scale_few_rows(g, y, rows, g.const(f"{name}.scales", quantized.scales)), name, bias)
+def _middle(g: GraphBuilder) -> str:
+    return g.const("zero_point_128", np.array(128, np.uint8))
 
 
 def scale_few_rows(g: GraphBuilder, y: str, rows: FewRows, scales: str) -> str:
@@ -272,10 +214,14 @@ def linear(
     Raises CheckpointError when `kind` is "block4" and `n_in` no multiple of 16, the smallest block of the kernel.
     """
     if kind == "fp32":
-        y = g.node("MatMul", [x, g.const(f"{name}.weight", weight.T)])
-        return y if bias is None else g.node("Add", [y, g.const(f"{name}.bias", bias)])
+        return _add_bias(g, g.node("MatMul", [x, g.const(f"{name}.weight", weight.T)]), name, bias)
     if kind == "few8":
-        return few_rows8_product(g, x, name, weight, bias)
+        rows = quantize_few_rows(g, x)
+        rounded, steps = round_rows(weight)
+        one = g.scalar(1.0)
+        inputs = [rows.values, g.const(f"{name}.weight", rounded.T), one, one, _middle(g)]
+        y = g.node("MatMulIntegerToFloat", inputs, domain=CONTRIB)
+        return _add_bias(g, scale_few_rows(g, y, rows, g.const(f"{name}.scales", steps)), name, bias)
     if kind == "rows8":
         return rows8_product(g, quantize_rows(g, x, weight.shape[1]), name, weight, bias)
     n_out, n_in = weight.shape
@@ -285,8 +231,8 @@ def linear(
             f"weight {name}: its {n_in} inputs are no multiple of 16, the smallest quantisation block; "
             "export with --precision int8"
         )
-    quantized = quantize_blocks(weight, block_size=block_size)
-    inputs = [x, g.const(f"{name}.weight", quantized.packed), g.const(f"{name}.scales", quantized.scales.reshape(-1))]
+    packed, scales = quantize_blocks(weight, block_size=block_size)
+    inputs = [x, g.const(f"{name}.weight", packed), g.const(f"{name}.scales", scales.reshape(-1))]
     if bias is not None:
         inputs += ["", "", g.const(f"{name}.bias", bias)]
     return g.node(
@@ -319,7 +265,7 @@ def branch_of(g: GraphBuilder, x: str, weights: Weights, name: str, kind: Linear
     """`biased_linear` for `residual_norm`: in short passes of integers the bias is a part of its own, a node less."""
     if kind != "few8":
         return (biased_linear(g, x, weights, name, kind),)
-    y = few_rows8_product(g, x, name, weights.tensor(f"{name}.weight"), None)
+    y = linear(g, x, name, weights.tensor(f"{name}.weight"), None, kind)
     return y, g.const(f"{name}.bias", weights.tensor(f"{name}.bias"))
 
 

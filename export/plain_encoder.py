@@ -20,7 +20,7 @@ from onnx import TensorProto
 
 from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH, Dims, Manifest
 
-from .layers import LAYER_NORM_EPSILON, Weights, bias_of, fused_projection, is_low_rank, quantize_columns
+from .layers import LAYER_NORM_EPSILON, Weights, bias_of, fused_projection, is_low_rank, round_rows
 from .onnx_builder import GraphBuilder, file_entry, signature
 
 FLOAT = TensorProto.FLOAT
@@ -101,8 +101,8 @@ def _product(
 ) -> str:
     """`x @ weight.T + bias`; `weight` is `[n_out, n_in]`."""
     if int8:
-        rounded = quantize_columns(weight, largest=LARGEST_INT8)
-        stored = [g.const(f"{name}.weight", rounded.weight), g.const(f"{name}.scales", rounded.scales)]
+        rounded, scales = round_rows(weight, largest=LARGEST_INT8)
+        stored = [g.const(f"{name}.weight", rounded.T), g.const(f"{name}.scales", scales)]
         matrix = g.node("DequantizeLinear", stored, axis=1)
     else:
         matrix = g.const(f"{name}.weight", weight.T)

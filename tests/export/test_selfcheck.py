@@ -15,7 +15,7 @@ from specedge.errors import ExactnessError
 from specedge.export import decoder_graph, layers
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
-from specedge.export.layers import PRECISIONS, quantize_columns
+from specedge.export.layers import PRECISIONS, round_rows
 from specedge.export.onnx_builder import CONTRIB, GraphBuilder
 from specedge.export.selfcheck import TEST_TEXT, check_bundle, check_ids
 from specedge.runtime.bundle.manifest import MANY_GRAPH
@@ -35,8 +35,8 @@ def coupled_linear(
     g: GraphBuilder, x: str, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None, _kind: str
 ) -> str:
     """Stock dynamic quantisation: one scale for all rows of a pass."""
-    quantized = quantize_columns(weight)
-    inputs = [x, g.const(f"{name}.weight", quantized.weight), g.const(f"{name}.scales", quantized.scales), ""]
+    rounded, scales = round_rows(weight)
+    inputs = [x, g.const(f"{name}.weight", rounded.T), g.const(f"{name}.scales", scales), ""]
     if bias is not None:
         inputs.append(g.const(f"{name}.bias", bias))
     return g.node("DynamicQuantizeMatMul", inputs, domain=CONTRIB)
