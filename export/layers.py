@@ -2,9 +2,9 @@
 
 Every product is row-invariant: for an even number of rows, a row's bits do not depend on the rows that share the pass.
 So activations are rounded with one scale a row ("rows8"; "few8" for passes of some 30 rows at most, whose time goes
-into the number of nodes), or inside the kernel a row and a block at a time ("block4"). One scale for a whole tensor, as
-ONNX Runtime's dynamic quantisation has it, would make rows depend on each other. Weights are `[n_out, n_in]`, as in
-checkpoints.
+into the number of nodes), inside the kernel a row and a block at a time ("block4"), or by a provider ("plain8", see
+`plain_encoder`). One scale for a whole tensor, as ONNX Runtime's dynamic quantisation has it, would make rows depend on
+each other. Weights are `[n_out, n_in]`, as in checkpoints.
 
 fp32  everything in float32: the reference, large and slow.
 int8  the default: activations in 8 bits, weights and cross-attention in 7 bits with a scale an output channel.
@@ -24,7 +24,7 @@ from specedge.errors import CheckpointError
 
 from .onnx_builder import CONTRIB, GraphBuilder
 
-LinearKind = Literal["fp32", "rows8", "few8", "block4"]
+LinearKind = Literal["fp32", "rows8", "few8", "block4", "plain8"]
 # MatMulNBits computes in int8 at this level; level 0 computes in float32, which is slower and not row-invariant.
 ACCURACY_LEVEL_INT8 = 4
 LAYER_NORM_EPSILON = 1e-5
@@ -222,6 +222,10 @@ def linear(
         inputs = [rows.values, g.const(f"{name}.weight", rounded.T), one, one, _middle(g)]
         y = g.node("MatMulIntegerToFloat", inputs, domain=CONTRIB)
         return _add_bias(g, scale_few_rows(g, y, rows, g.const(f"{name}.scales", steps)), name, bias)
+    if kind == "plain8":
+        rounded, steps = round_rows(weight, largest=127)
+        stored = [g.const(f"{name}.weight", rounded.T), g.const(f"{name}.scales", steps)]
+        return _add_bias(g, g.node("MatMul", [x, g.node("DequantizeLinear", stored, axis=1)]), name, bias)
     if kind == "rows8":
         return rows8_product(g, quantize_rows(g, x, weight.shape[1]), name, weight, bias)
     n_out, n_in = weight.shape

@@ -14,23 +14,20 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from onnx import TensorProto
 
 from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH, Dims, Manifest
 
-from .layers import LAYER_NORM_EPSILON, Weights, bias_of, fused_projection, is_low_rank, round_rows
+from .layers import LinearKind, Weights, biased_linear, fused_projection, is_low_rank, linear, residual_norm
 from .onnx_builder import GraphBuilder, file_entry, signature
 
 FLOAT = TensorProto.FLOAT
-LARGEST_INT8 = 127
 
 
 def with_plain_encoder(manifest: Manifest, weights: Weights, folder: Path) -> Manifest:
     """`manifest` with the graph, which is written into `folder`. Raises CheckpointError, OSError."""
     with GraphBuilder(folder, PLAIN_ENCODER_GRAPH) as g:
-        build_plain_encoder(g, manifest.dims, weights, int8_weights=manifest.precision != "fp32")
+        build_plain_encoder(g, manifest.dims, weights, "fp32" if manifest.precision == "fp32" else "plain8")
     return replace(
         manifest,
         graphs={**manifest.graphs, PLAIN_ENCODER_GRAPH: signature(folder, PLAIN_ENCODER_GRAPH)},
@@ -38,7 +35,7 @@ def with_plain_encoder(manifest: Manifest, weights: Weights, folder: Path) -> Ma
     )
 
 
-def build_plain_encoder(g: GraphBuilder, dims: Dims, weights: Weights, *, int8_weights: bool) -> None:
+def build_plain_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind) -> None:
     """Write Whisper's audio encoder into `g` in plain operators; convolutions stay in float32."""
     root = "model.encoder"
     x = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
@@ -51,30 +48,25 @@ def build_plain_encoder(g: GraphBuilder, dims: Dims, weights: Weights, *, int8_w
     x = g.node("Add", [x, g.node("Slice", [positions, g.ints(0), n_ctx, g.ints(0)])])
     for i in range(dims.n_audio_layer):
         name = f"{root}.layers.{i}"
-        y = _norm(g, x, weights, f"{name}.self_attn_layer_norm")
-        x = g.node("Add", [x, _attention(g, y, dims, weights, f"{name}.self_attn", int8=int8_weights)])
-        y = _norm(g, x, weights, f"{name}.final_layer_norm")
-        wide = g.node("Gelu", [_linear(g, y, weights, f"{name}.fc1", int8=int8_weights)])
-        x = g.node("Add", [x, _linear(g, wide, weights, f"{name}.fc2", int8=int8_weights)])
-    features = _norm(g, x, weights, f"{root}.layer_norm")
+        y, _ = residual_norm(g, (), x, weights, f"{name}.self_attn_layer_norm")
+        x = g.node("Add", [x, _attention(g, y, dims, weights, f"{name}.self_attn", kind)])
+        y, _ = residual_norm(g, (), x, weights, f"{name}.final_layer_norm")
+        wide = g.node("Gelu", [biased_linear(g, y, weights, f"{name}.fc1", kind)])
+        x = g.node("Add", [x, biased_linear(g, wide, weights, f"{name}.fc2", kind)])
+    features, _ = residual_norm(g, (), x, weights, f"{root}.layer_norm")
     g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
     g.save()
 
 
-def _norm(g: GraphBuilder, x: str, weights: Weights, name: str) -> str:
-    parts = [g.const(f"{name}.{part}", weights.tensor(f"{name}.{part}")) for part in ("weight", "bias")]
-    return g.node("LayerNormalization", [x, *parts], axis=-1, epsilon=LAYER_NORM_EPSILON)
-
-
-def _attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, *, int8: bool) -> str:
+def _attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, kind: LinearKind) -> str:
     """Softmax(Q K / sqrt(head_dim)) V of all heads, and the projection behind it."""
     n_head, head_dim = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
     names = ("q_proj", "k_proj", "v_proj")
     if any(is_low_rank(weights, f"{name}.{part}") for part in names):
-        projected = [_linear(g, x, weights, f"{name}.{part}", int8=int8) for part in names]
+        projected = [biased_linear(g, x, weights, f"{name}.{part}", kind) for part in names]
     else:
         weight, bias = fused_projection(weights, name, names)
-        qkv = _product(g, x, f"{name}.qkv", weight, bias, int8=int8)
+        qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
         projected = g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
     parts = []
     for part, perm in zip(projected, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True):
@@ -83,28 +75,4 @@ def _attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str,
     scores = g.node("MatMul", [g.node("Mul", [q, g.scalar(1 / math.sqrt(head_dim))]), k])
     mixed = g.node("MatMul", [g.node("Softmax", [scores], axis=-1), v])
     joined = g.node("Reshape", [g.node("Transpose", [mixed], perm=[0, 2, 1, 3]), g.ints(0, 0, dims.n_audio_state)])
-    return _linear(g, joined, weights, f"{name}.out_proj", int8=int8)
-
-
-def _linear(g: GraphBuilder, x: str, weights: Weights, name: str, *, int8: bool) -> str:
-    """By the weight, or its two factors, and the bias called `name`."""
-    if is_low_rank(weights, name):
-        first, second = (weights.tensor(f"{name}.weight{i}").T for i in (1, 2))
-        x = _product(g, x, f"{name}.1", first, None, int8=int8)
-        return _product(g, x, f"{name}.2", second, bias_of(weights, name, len(second)), int8=int8)
-    weight = weights.tensor(f"{name}.weight")
-    return _product(g, x, name, weight, bias_of(weights, name, len(weight)), int8=int8)
-
-
-def _product(
-    g: GraphBuilder, x: str, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None, *, int8: bool
-) -> str:
-    """`x @ weight.T + bias`; `weight` is `[n_out, n_in]`."""
-    if int8:
-        rounded, scales = round_rows(weight, largest=LARGEST_INT8)
-        stored = [g.const(f"{name}.weight", rounded.T), g.const(f"{name}.scales", scales)]
-        matrix = g.node("DequantizeLinear", stored, axis=1)
-    else:
-        matrix = g.const(f"{name}.weight", weight.T)
-    y = g.node("MatMul", [x, matrix])
-    return y if bias is None else g.node("Add", [y, g.const(f"{name}.bias", bias)])
+    return biased_linear(g, joined, weights, f"{name}.out_proj", kind)
