@@ -8,10 +8,11 @@ multiplied. A folder does not say which checkpoint it was made from; its card or
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,23 +27,9 @@ from .spec import F32, FLOATS, ReadySource, Source, Spec, Stored, read_floats, r
 _MODEL = "WhisperSpec"
 _VERSIONS = range(4, 7)  # of the file: older ones do not name types
 _TYPES = ("F32", "I8", "I16", "I32", "F16", "BF16")
-_INTEGERS: Mapping[str, np.dtype[Any]] = {"I8": np.dtype("i1"), "I16": np.dtype("<i2"), "I32": np.dtype("<i4")}
+_INTEGERS: dict[str, np.dtype[Any]] = {"I8": np.dtype("i1"), "I16": np.dtype("<i2"), "I32": np.dtype("<i4")}
 _MAX_RANK = 4
 _CARD_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class _Variable:
-    """How one variable lies in the file."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    offset: int
-
-    @property
-    def n_bytes(self) -> int:
-        kind = _INTEGERS[self.dtype] if self.dtype in _INTEGERS else FLOATS[self.dtype]
-        return int(np.prod(self.shape, dtype=np.int64)) * int(kind.itemsize)
 
 
 @dataclass(frozen=True)
@@ -69,11 +56,8 @@ def open_ctranslate2(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
     path = folder / "model.bin"
     variables, aliases = _variables(path)
     places = {name: part for name, part in _places(variables, aliases) if part.variable in variables}
-    entries = {
-        name: Stored(_shape(variables[part.variable], part), _stored_as(variables, part.variable), path)
-        for name, part in places.items()
-    }
-    dims = {side: _number(path, variables, f"{side}/num_heads") for side in ("encoder", "decoder")}
+    entries = {name: _entry(variables, part) for name, part in places.items()}
+    dims = {side: _number(variables, f"{side}/num_heads", path) for side in ("encoder", "decoder")}
     config, generation = _configs(folder, entries, dims, is_tied="decoder/projection/weight" in aliases)
     preprocessor = folder / "preprocessor_config.json"
     rounded = any(name.endswith("weight_scale") for name in variables)
@@ -87,7 +71,7 @@ def open_ctranslate2(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
         if rounded
         else "",
     )
-    return spec, ReadySource(entries, partial(_read, path, variables, places))
+    return spec, ReadySource(entries, partial(_read, variables, places))
 
 
 def _configs(
@@ -106,7 +90,8 @@ def _configs(
         "tie_word_embeddings": is_tied,
     }
     for side in ("encoder", "decoder"):
-        config[f"{side}_layers"] = 1 + max((_layer(name) for name in entries if f".{side}.layers." in name), default=-1)
+        layers = [int(name.split(".")[3]) for name in entries if name.startswith(f"model.{side}.layers.")]
+        config[f"{side}_layers"] = 1 + max(layers, default=-1)
         config[f"{side}_attention_heads"] = n_heads[side]
         config[f"{side}_ffn_dim"] = _two(entries, f"model.{side}.layers.0.fc1.weight", folder)[0]
     generation = {
@@ -116,11 +101,6 @@ def _configs(
         "max_initial_timestamp_index": 50,  # which faster-whisper takes where nothing is said
     }
     return config, {key: value for key, value in generation.items() if value is not None}
-
-
-def _layer(name: str) -> int:
-    found = re.search(r"\.layers\.(\d+)\.", name)
-    return int(found[1]) if found is not None else -1
 
 
 def _two(entries: Mapping[str, Stored], name: str, folder: Path) -> tuple[int, int]:
@@ -151,7 +131,7 @@ _STACKS: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-def _places(variables: Mapping[str, _Variable], aliases: Mapping[str, str]) -> Iterator[tuple[str, _Part]]:
+def _places(variables: Mapping[str, Stored], aliases: Mapping[str, str]) -> Iterator[tuple[str, _Part]]:
     """Canonical name and place of every weight that a file of CTranslate2's may hold."""
     for stored in (*variables, *aliases):
         variable = aliases.get(stored, stored)
@@ -179,10 +159,10 @@ def _in_layer(block: str, layer: str, part: str) -> Iterator[tuple[str, int, int
 
 
 # ----------------------------------------------------------------------------------------------------------- file
-def _variables(path: Path) -> tuple[dict[str, _Variable], dict[str, str]]:
+def _variables(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
     """Every variable of the file, and the aliases. Raises CheckpointError."""
     end = path.stat().st_size
-    found: dict[str, _Variable] = {}
+    found: dict[str, Stored] = {}
     try:
         with path.open("rb") as file:
             version, model, _ = _int(file), _text(file), _int(file)
@@ -197,8 +177,9 @@ def _variables(path: Path) -> tuple[dict[str, _Variable], dict[str, str]]:
                 kind, n_bytes = file.read(1)[0], _int(file)
                 if kind >= len(_TYPES) or rank > _MAX_RANK:
                     raise struct.error
-                found[name] = _Variable(shape, _TYPES[kind], file.tell())
-                if found[name].n_bytes != n_bytes or file.tell() + n_bytes > end:
+                found[name] = Stored(shape, _TYPES[kind], path, file.tell())
+                width = {**_INTEGERS, **FLOATS}[_TYPES[kind]].itemsize
+                if math.prod(shape) * width != n_bytes or file.tell() + n_bytes > end:
                     raise struct.error
                 file.seek(n_bytes, 1)
             return found, {_text(file): _text(file) for _ in range(_int(file))}
@@ -215,38 +196,38 @@ def _text(file: BinaryIO) -> str:
     return str(struct.unpack(f"{n_bytes}s", file.read(n_bytes))[0], "utf-8").removesuffix("\0")
 
 
-def _number(path: Path, variables: Mapping[str, _Variable], name: str) -> int:
+def _number(variables: Mapping[str, Stored], name: str, path: Path) -> int:
     variable = variables.get(name)
     if variable is None or variable.shape or variable.dtype not in _INTEGERS:
         raise CheckpointError(f"{path}: {name} is missing; {_advice(path.parent)}")
     return int(np.fromfile(path, _INTEGERS[variable.dtype], 1, offset=variable.offset)[0])
 
 
-def _shape(variable: _Variable, part: _Part) -> tuple[int, ...]:
-    n_rows, *rest = variable.shape or (0,)
-    return n_rows // part.n_parts, *rest
+def _entry(variables: Mapping[str, Stored], place: _Part) -> Stored:
+    """A weight as `check_tensor` sees it: F32 for integers with a scale, which is what is read."""
+    stacked, is_scaled = variables[place.variable], f"{place.variable}_scale" in variables
+    n_rows, *rest = stacked.shape or (0,)
+    dtype = "F32" if stacked.dtype in ("I8", "I16") and is_scaled else stacked.dtype
+    return replace(stacked, shape=(n_rows // place.n_parts, *rest), dtype=dtype)
 
 
-def _stored_as(variables: Mapping[str, _Variable], name: str) -> str:
-    """The type of a variable for `check_tensor`; F32 for integers with a scale, which is what is read."""
-    dtype = variables[name].dtype
-    return "F32" if dtype in ("I8", "I16") and f"{name}_scale" in variables else dtype
-
-
-def _read(path: Path, variables: Mapping[str, _Variable], places: Mapping[str, _Part], name: str) -> F32:
+def _read(variables: Mapping[str, Stored], places: Mapping[str, _Part], name: str) -> F32:
     place = places[name]
-    variable = variables[place.variable]
-    n_rows = variable.shape[0] // place.n_parts
+    stacked = variables[place.variable]
+    n_rows = stacked.shape[0] // place.n_parts
     rows = slice(place.part * n_rows, (place.part + 1) * n_rows)
-    if variable.dtype in FLOATS:
-        return np.ascontiguousarray(read_floats(path, variable.offset, variable.shape, variable.dtype)[rows])
-    n_values = int(np.prod(variable.shape))
-    whole = np.fromfile(path, _INTEGERS[variable.dtype], n_values, offset=variable.offset).reshape(variable.shape)
-    scale = variables[f"{place.variable}_scale"]
-    scales = read_floats(path, scale.offset, scale.shape, scale.dtype)
-    if scale.shape:
+    if stacked.dtype in FLOATS:
+        return np.ascontiguousarray(_floats(stacked)[rows])
+    n_values = math.prod(stacked.shape)
+    whole = np.fromfile(stacked.path, _INTEGERS[stacked.dtype], n_values, offset=stacked.offset).reshape(stacked.shape)
+    scales = _floats(variables[f"{place.variable}_scale"])
+    if scales.shape:
         scales = scales[rows].reshape(-1, *[1] * (whole.ndim - 1))
     return np.asarray(whole[rows] / scales, np.float32)
+
+
+def _floats(stored: Stored) -> F32:
+    return read_floats(stored.path, stored.offset, stored.shape, stored.dtype)
 
 
 def _advice(folder: Path) -> str:
