@@ -64,7 +64,7 @@ class Progress:
         self.total, self._unit, self._label, self._is_time = total, unit, label, is_time
         self._after = f"  {after}" if after else ""
         self._stream = sys.stderr if stream is None else stream
-        self._enabled = _is_terminal(self._stream) if enabled is None else enabled
+        self._enabled = is_terminal(self._stream) if enabled is None else enabled
         self._done = 0.0
         self._started = time.monotonic()
         self._drawn = float("-inf")
@@ -134,7 +134,8 @@ class Progress:
             self._enabled = False
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether text on this stream is seen at once; not on one that is gone."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed

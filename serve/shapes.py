@@ -5,7 +5,6 @@ Shapes: https://platform.openai.com/docs/api-reference/audio
 
 from __future__ import annotations
 
-import codecs
 import json
 import math
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from specedge.runtime.device import load_profile
 from specedge.runtime.longform.segments import DraftedSegment, Segment, TranscriptionInfo
 from specedge.runtime.model import WhisperModel
+from specedge.runtime.output.report import token_texts
 from specedge.runtime.text.special import LANGUAGE_NAMES
 from specedge.runtime.text.tokenizer import Tokenizer
 
@@ -40,20 +40,18 @@ def drafted(segment: Segment, tokenizer: Tokenizer) -> dict[str, Any]:
     """
     sources = getattr(segment, "sources", ()) or ("",) * len(segment.tokens)
     rows = getattr(segment, "n_drafted", ()) or (0,) * len(segment.tokens)
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    *texts, rest = token_texts(segment.tokens, tokenizer)
     tokens, passes = [], [_new_pass()]
-    for token, source, n_rows in zip(segment.tokens, sources, rows, strict=True):
+    for text, source, n_rows in zip(texts, sources, rows, strict=True):
         now = passes[-1]
         now["rows"] = n_rows
         if source:
             now["accepted"] += 1
             now["drafter"] = source
-        text = decoder.decode(tokenizer.decode_bytes([token]))
         if text:
             tokens.append({"text": text, "by": source or None, "pass": len(passes) - 1})
         if not source:
             passes.append(_new_pass())
-    rest = decoder.decode(b"", final=True)
     if rest:
         tokens.append({"text": rest, "by": None, "pass": max(len(passes) - 2, 0)})
     if not sources or not sources[-1]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
@@ -31,26 +32,25 @@ class Replay:
     cost: float = 0.0
     hits_by_order: dict[int, int] = field(default_factory=dict)
 
-    @property
-    def hit_rate(self) -> float:
-        return self.hits / self.lookups if self.lookups else 0.0
-
-    @property
-    def acceptance_rate(self) -> float:
-        return self.accepted / self.proposed if self.proposed else 0.0
-
-    @property
-    def mean_accepted(self) -> float:
-        return self.accepted / self.drafts if self.drafts else 0.0
-
-    @property
-    def tokens_per_pass(self) -> float:
-        return self.tokens / self.passes if self.passes else 0.0
-
-    @property
-    def speed_up(self) -> float:
-        """Of the decoder, compared with one pass for each token."""
-        return self.tokens / self.cost if self.cost else 1.0
+    def figures(self) -> dict[str, Any]:
+        """Counters and rates as the command shows them; the speed-up is of the decoder, over one pass a token."""
+        rates = {
+            "hit_rate": (self.hits, self.lookups, 4),
+            "acceptance_rate": (self.accepted, self.proposed, 4),
+            "mean_accepted_length": (self.accepted, self.drafts, 3),
+            "tokens_per_pass": (self.tokens, self.passes, 3),
+            "expected_decoder_speed_up": (self.tokens, self.cost, 3),
+        }
+        found = {name: round(part / whole, digits) if whole else 0.0 for name, (part, whole, digits) in rates.items()}
+        return {
+            "sentences": self.sentences,
+            "tokens": self.tokens,
+            "hit_rate": found.pop("hit_rate"),
+            "hits_by_key_length": {str(n): self.hits_by_order[n] for n in sorted(self.hits_by_order)},
+            "proposed": self.proposed,
+            "accepted": self.accepted,
+            **found,
+        }
 
 
 def replay(token_map: TokenMap, sentences: Iterable[Sequence[int]], costs: CostTable) -> Replay:

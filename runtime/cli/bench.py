@@ -10,7 +10,7 @@ import click
 
 from specedge.errors import SpecedgeError, UsageError
 
-from ..console import notify
+from ..console import is_terminal, notify
 from ..options import CPU, TranscribeOptions
 from .options import JSON, ModelOptions, fields_of, installed_models, made, options_of
 
@@ -80,7 +80,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     bundle = made(ModelOptions, given).open(given["language"])
     threads = given["threads"] or threads_here(bundle)
     findings = _measured(bundle, _plan(files, bundle, given), threads, timer, given["encoder_provider"])
-    _report(findings, as_json=given["as_json"] or not _is_terminal())
+    _report(findings, as_json=given["as_json"] or not is_terminal(sys.stdout))
     if not findings.lossless:
         ctx.exit(SpecedgeError.exit_code)
 
@@ -153,10 +153,6 @@ def _report(findings: Findings, *, as_json: bool) -> None:
     click.secho(findings.recommendation.words(), bold=True, err=as_json)
     if as_json:
         click.echo(json.dumps(to_json(findings)))
-
-
-def _is_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def _has_blocks(err: bool) -> bool:

@@ -299,16 +299,7 @@ def _evaluated(path: str, texts: tuple[str, ...], model: str | None, report: _Re
     if not found.sentences:
         raise UsageError("there is no text in these files to try the map on")
     return {
-        "sentences": found.sentences,
-        "tokens": found.tokens,
-        "hit_rate": round(found.hit_rate, 4),
-        "hits_by_key_length": {str(n): found.hits_by_order[n] for n in sorted(found.hits_by_order)},
-        "proposed": found.proposed,
-        "accepted": found.accepted,
-        "acceptance_rate": round(found.acceptance_rate, 4),
-        "mean_accepted_length": round(found.mean_accepted, 3),
-        "tokens_per_pass": round(found.tokens_per_pass, 3),
-        "expected_decoder_speed_up": round(found.speed_up, 3),
+        **found.figures(),
         "costs": {"rows": costs.rows, "relative": [round(cost, 4) for cost in costs.relative]},
     }
 

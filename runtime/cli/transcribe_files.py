@@ -21,7 +21,7 @@ from specedge.errors import AudioError, Interrupted, ResourceError, SpecedgeErro
 
 from ..audio.audio import STDIN, AudioStream, expand_folders, open_audio
 from ..batched import BatchedInferencePipeline
-from ..console import Progress, clock
+from ..console import Progress, clock, is_terminal
 from ..interrupt import interruption
 from ..longform.segments import Segment, TranscriptionInfo
 from ..model import WhisperModel
@@ -108,7 +108,7 @@ class _Run:
         self._written = paths
         self._stopped_by: BaseException | None = None
         # Two things drawn on one terminal would tear each other up.
-        is_hidden = (self._streamed is not None and _is_terminal()) or request.output.quiet
+        is_hidden = (self._streamed is not None and is_terminal(sys.stdout)) or request.output.quiet
         name = tally.mark + ("stdin" if stream.name == STDIN else Path(stream.name).name)
         enabled = False if is_hidden else None
         self._progress = Progress(stream.duration_s, "s", name, enabled=enabled, is_time=True, after=tally.left())
@@ -142,9 +142,9 @@ class _Run:
         """What makes pieces of text for standard output of segments."""
         request, writer = self._request, self._streamed
         assert writer is not None
-        if _is_terminal() and not request.output.formats and not request.output.quiet:
+        if is_terminal(sys.stdout) and not request.output.formats and not request.output.quiet:
             writer = timed_text(has_colours=not os.environ.get("NO_COLOR"))
-        if _is_terminal() and self._tally.is_of_several:
+        if is_terminal(sys.stdout) and self._tally.is_of_several:
             _print(f"==> {self._stream.name} <==\n")
         if request.options.draft_sources:
             if self._tally.is_first:
@@ -247,7 +247,7 @@ def _no_colours() -> str | None:
     """Why drafts are not coloured, in a line; None where they are. NO_COLOR is the variable of no-color.org."""
     if os.environ.get("NO_COLOR"):
         return "--print-drafts: no colours, because NO_COLOR is set"
-    if not _is_terminal():
+    if not is_terminal(sys.stdout):
         return "--print-drafts: no colours, because standard output is no terminal"
     return None
 
@@ -255,10 +255,6 @@ def _no_colours() -> str | None:
 def _concerns_one_input(error: Exception) -> bool:
     """Whether the other inputs may still succeed: bad audio, or a fault of ours that it brought out."""
     return isinstance(error, AudioError) or not isinstance(error, (SpecedgeError, OSError, MemoryError, ImportError))
-
-
-def _is_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def _print(text: str) -> None:

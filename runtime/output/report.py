@@ -7,6 +7,7 @@ In coloured text, a character whose bytes come from several tokens belongs to th
 from __future__ import annotations
 
 import codecs
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..console import clock
@@ -110,20 +111,17 @@ def text_runs(tokens: Sequence[int], sources: Sequence[str], tokenizer: Tokenize
 
     sources: of each token, or () for none. Together the runs are `tokenizer.decode(tokens)`.
     """
+    of_each = sources or ("",) * len(tokens)
+    pairs = zip(token_texts(tokens, tokenizer), (*of_each, *of_each[-1:]), strict=False)
+    runs = itertools.groupby((pair for pair in pairs if pair[0]), key=lambda pair: pair[1])
+    return [("".join(text for text, _ in run), source) for source, run in runs]
+
+
+def token_texts(tokens: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+    """The text of each token, a character of several tokens at the last of them, and bytes at the end that are none."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    runs: list[tuple[str, str]] = []
-
-    def add(text: str, source: str) -> None:
-        if runs and runs[-1][1] == source:
-            runs[-1] = (runs[-1][0] + text, source)
-        elif text:
-            runs.append((text, source))
-
-    source = ""
-    for token, source in zip(tokens, sources or ("",) * len(tokens), strict=True):
-        add(decoder.decode(tokenizer.decode_bytes([token])), source)
-    add(decoder.decode(b"", final=True), source)
-    return runs
+    texts = [decoder.decode(tokenizer.decode_bytes([token])) for token in tokens]
+    return [*texts, decoder.decode(b"", final=True)]
 
 
 def coloured_text(
@@ -150,8 +148,7 @@ def legend(names: Sequence[str]) -> str:
 
 
 def _colours(names: Sequence[str]) -> Mapping[str, str]:
-    colours = list(_COLOURS)
-    return {name: colours[i % len(colours)] for i, name in enumerate(names)}
+    return dict(zip(names, itertools.cycle(_COLOURS), strict=False))
 
 
 def _stripped(runs: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -17,9 +17,10 @@ def test_a_known_sentence_takes_one_pass(tmp_path: Path) -> None:
     with TokenMap.open(make_map(tmp_path / "x.tmap", [[1, 2, 3, 4]] * 3)) as opened:
         found = replay(opened, [[1, 2, 3, 4], []], FLAT)
     assert (found.sentences, found.tokens, found.passes) == (1, 5, 1)
-    assert (found.proposed, found.accepted, found.hit_rate, found.acceptance_rate) == (5, 5, 1.0, 1.0)
-    assert found.mean_accepted == found.tokens_per_pass == found.speed_up == 5
-    assert found.hits_by_order == {1: 1}
+    told = found.figures()
+    assert (told["proposed"], told["accepted"], told["hit_rate"], told["acceptance_rate"]) == (5, 5, 1.0, 1.0)
+    assert told["mean_accepted_length"] == told["tokens_per_pass"] == told["expected_decoder_speed_up"] == 5
+    assert told["hits_by_key_length"] == {"1": 1}
 
 
 def test_an_error_in_a_draft_is_corrected_and_gone_on_from(tmp_path: Path) -> None:
