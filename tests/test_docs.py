@@ -49,9 +49,8 @@ def test_the_python_page_has_every_public_name_and_every_argument() -> None:
     assert not [name for name in arguments if f"| `{name}` |" not in text]
 
 
-@pytest.mark.parametrize("name", errors.__all__)
-def test_exit_codes_are_the_ones_of_the_errors(name: str) -> None:
-    code = getattr(errors, name).exit_code
+@pytest.mark.parametrize("code", {one.exit_code for one in vars(errors).values() if isinstance(one, type)})
+def test_exit_codes_are_the_ones_of_the_errors(code: int) -> None:
     assert re.search(rf"^\| {code} \|", reference.CLI.read_text(encoding="utf-8"), re.MULTILINE), code
 
 

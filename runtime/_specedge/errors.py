@@ -26,27 +26,6 @@ Every module may import this one; it imports nothing.
 
 from __future__ import annotations
 
-__all__ = [
-    "AudioError",
-    "AudioNotFoundError",
-    "BundleError",
-    "BundleNotFoundError",
-    "CheckpointError",
-    "CheckpointNotFoundError",
-    "ExactnessError",
-    "Interrupted",
-    "MapError",
-    "MapNotFoundError",
-    "ModelError",
-    "ModelNotFoundError",
-    "OutOfMemoryError",
-    "ProviderError",
-    "ResourceError",
-    "SpecedgeError",
-    "Terminated",
-    "UsageError",
-]
-
 
 class SpecedgeError(Exception):
     """Base of all errors; `str(error)` is the one line shown to the user."""
