@@ -80,35 +80,33 @@ def fetch(
     on a terminal only, and only if `progress` is given. Raises CheckpointError, UsageError for a hub over plain http,
     or ResourceError when the disk is full.
     """
-    revision = revision or catalogue.pinned(hub_id)
     import huggingface_hub
 
-    if _is_offline():
-        cached = _cached(hub_id, revision, cache_dir)
-        if cached is None:
-            at = f" at revision {revision}" if revision else ""
-            raise CheckpointError(
-                f"{hub_id}{at} is not in the hub's cache, and HF_HUB_OFFLINE is set; unset it, or give a local folder: "
-                "specedge export FOLDER"
-            )
-        return cached
+    revision = revision or catalogue.pinned(hub_id)
     endpoint = os.environ.get("HF_ENDPOINT") or huggingface_hub.constants.ENDPOINT
-    _check_endpoint(endpoint)
-    with _bars(progress is not None):
+    at = f"{hub_id} at revision {revision}" if revision else hub_id
+    is_offline = _is_offline()
+    failure: Exception = CheckpointError(
+        f"{at} is not in the hub's cache, and HF_HUB_OFFLINE is set; unset it, or give a local folder: specedge export "
+        "FOLDER"
+    )
+    if not is_offline:
+        _check_endpoint(endpoint)
         try:
-            return _download(hub_id, revision, cache_dir, endpoint, progress)
+            with _bars(progress is not None):
+                return _download(hub_id, revision, cache_dir, endpoint, progress)
         except (ModelError, ResourceError):
             raise
         except Exception as error:  # the hub's client lets errors of whichever HTTP library it uses through
-            failure = _explain(error, hub_id, revision, endpoint)
-            if not _is_unreachable(error) or not isinstance(failure, CheckpointError):
+            failure = _explain(error, hub_id, at, revision, endpoint)
+            if not isinstance(failure, UnreachableError):
                 raise failure from error
-            cached = _cached(hub_id, revision, cache_dir)
-            if cached is None:
-                raise UnreachableError(str(failure)) from error
-            if progress:
-                progress(f"cannot reach {endpoint}; using the cached {hub_id} at {cached[1][:12]}")
-            return cached
+    cached = _cached(hub_id, revision, cache_dir)
+    if cached is None:
+        raise failure
+    if progress and not is_offline:
+        progress(f"cannot reach {endpoint}; using the cached {hub_id} at {cached[1][:12]}")
+    return cached
 
 
 def _download(
@@ -228,50 +226,40 @@ def _is_offline() -> bool:
     return said or bool(constants.HF_HUB_OFFLINE)
 
 
-def _is_unreachable(error: Exception) -> bool:
-    """Whether no answer came, or none but that the server is out of order, as opposed to an answer that says no."""
-    response: Any = getattr(error, "response", None)
-    return not isinstance(error, ValueError) if response is None else response.status_code >= 500
-
-
-def _explain(error: Exception, hub_id: str, revision: str | None, endpoint: str) -> Exception:
+def _explain(error: Exception, hub_id: str, at: str, revision: str | None, endpoint: str) -> Exception:
     from huggingface_hub import errors
 
-    at = f"{hub_id} at revision {revision}" if revision else hub_id
     status: Any = getattr(getattr(error, "response", None), "status_code", None)
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", -1))
     reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-    # Each case, and what to say; the first one that holds counts.
-    cases: tuple[tuple[bool, str], ...] = (
-        (full, f"the disk is full: cannot download {hub_id}; free space or set HF_HOME to another disk"),
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", -1)):
+        return ResourceError(f"the disk is full: cannot download {hub_id}; free space or set HF_HOME to another disk")
+    if status is None and isinstance(error, PermissionError):
+        return ResourceError(f"the hub's cache cannot be written: {error}; set HF_HOME to a folder of yours")
+    for kind, told in (
         (
-            isinstance(error, errors.GatedRepoError),
+            errors.GatedRepoError,
             f"{hub_id} is gated: accept its terms at {endpoint}/{hub_id}, then `hf auth login` or set HF_TOKEN",
         ),
         (
-            isinstance(error, errors.RevisionNotFoundError),
-            f"{hub_id} has no revision {revision!r} on {endpoint}; give a --revision that it has: a branch (main), "
-            "tag or commit",
+            errors.RevisionNotFoundError,
+            f"{hub_id} has no revision {revision!r} on {endpoint}; give a --revision that it has: a branch (main), tag "
+            "or commit",
         ),
         (
-            isinstance(error, errors.RepositoryNotFoundError),
+            errors.RepositoryNotFoundError,
             f"there is no model {hub_id} on {endpoint}, or it is private: check the name, or `hf auth login`",
         ),
-        (isinstance(error, errors.HFValidationError), f"{hub_id!r} is no hub id; it looks like openai/whisper-tiny"),
-        (status is not None, f"{endpoint} answered {status} for {at}; try again later, or give a local folder"),
-        (
-            isinstance(error, PermissionError),
-            f"the hub's cache cannot be written: {error}; set HF_HOME to a folder of yours",
-        ),
-        (
-            True,
-            f"cannot reach {endpoint} to fetch {at} ({reason}); check the network or HF_ENDPOINT, or give a local "
-            "folder: specedge export FOLDER",
-        ),
+        (errors.HFValidationError, f"{hub_id!r} is no hub id; it looks like openai/whisper-tiny"),
+    ):
+        if isinstance(error, kind):
+            return CheckpointError(told)
+    if status is not None:
+        told = f"{endpoint} answered {status} for {at}; try again later, or give a local folder"
+        return (UnreachableError if status >= 500 else CheckpointError)(told)
+    return UnreachableError(
+        f"cannot reach {endpoint} to fetch {at} ({reason}); check the network or HF_ENDPOINT, or give a local folder: "
+        "specedge export FOLDER"
     )
-    said = next(text for holds, text in cases if holds)
-    is_ours = full or (status is None and isinstance(error, PermissionError))
-    return ResourceError(said) if is_ours else CheckpointError(said)
 
 
 @contextmanager

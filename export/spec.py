@@ -330,6 +330,7 @@ class TensorSource:
     """Named tensors on disk, of which `entries` costs headers only."""
 
     entries: Mapping[str, Stored]
+    _read: Callable[[str], F32]
 
     def read(self, name: str) -> F32:
         """One tensor: float32, C-contiguous. Raises CheckpointError."""
@@ -337,9 +338,6 @@ class TensorSource:
             return self._read(name)
         except OSError as error:
             raise CheckpointError(f"{self.entries[name].path}: cannot be read: {error.strerror or error}") from error
-
-    def _read(self, name: str) -> F32:
-        raise NotImplementedError
 
     def close(self) -> None:
         """Forget what is mapped; most sources hold nothing open."""
@@ -374,7 +372,7 @@ class ReadySource(TensorSource):
 
     def __init__(self, entries: Mapping[str, Stored], read: Callable[[str], F32]) -> None:
         self.entries = entries
-        self._read = read  # type: ignore[method-assign]
+        self._read = read
 
 
 class SafetensorsSource(TensorSource):
