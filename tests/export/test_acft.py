@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 import specedge
-from specedge.export.checkpoint import open_checkpoint
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
 from support.checkpoints import Layout, make_checkpoint
 from support.hub import COMMIT, FakeHub
-from support.vocab import table, write_hf_tokenizer
+from support.vocab import write_hf_tokenizer
 
 HALF_A_SECOND = (0.1 * np.random.default_rng(3).standard_normal(8_000)).astype(np.float32)
 NAMES = ["added_tokens.json", "config.json", "generation_config.json", "model.safetensors", "vocab.json"]
@@ -70,10 +69,3 @@ def test_a_folder_is_told_what_it_was_trained_with(tmp_path: Path, capsys: pytes
         assert "--shortest-window" in capsys.readouterr().err and not out.exists()
     assert main(["export", mine, "-o", str(out), "--shortest-window", "1.5"]) == 0
     assert heard(out) == {"asked": "auto", "heard_s": 1.92, "window_s": 2.0, "approximate": False, "encoded_again": 0}
-
-
-@pytest.mark.parametrize(("en", "name"), [(True, "gpt2"), (False, "multilingual")])
-def test_a_vocabulary_without_merges_is_openai_s_own(en: bool, name: str, tmp_path: Path) -> None:
-    with open_checkpoint(make_acft(tmp_path / "acft", en=en)) as checkpoint:
-        ranks, special = checkpoint.vocabulary()
-    assert tuple(ranks[: special.eot]) == table(name) and special.is_multilingual is not en

@@ -64,13 +64,6 @@ def test_the_gate_keeps_the_frames_below_the_ceiling_alone(tmp_path: Path) -> No
     assert closed.shape == (0,) and none.shape == (0, 257)
 
 
-def test_a_head_is_one_file_with_its_metadata(tmp_path: Path) -> None:
-    write_ctc_graph(tmp_path / "ctc.onnx", random_head(N_STATE), {"key": "value"})
-    assert [path.name for path in tmp_path.iterdir()] == ["ctc.onnx"]
-    model = onnx.load(str(tmp_path / "ctc.onnx"))
-    assert {entry.key: entry.value for entry in model.metadata_props} == {"key": "value"}
-
-
 def test_a_head_for_few_bytes_hears_no_others(tmp_path: Path) -> None:
     narrow, features = random_head(N_STATE, said=range(40, 90)), _features(60)
     frames, log_probs, _ = _run(narrow, features, tmp_path)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specedge.errors import ExactnessError, UsageError
+from specedge.errors import UsageError
 from specedge.export import export as export_cli
 from specedge.export.export import export_to
 from specedge.models import store
@@ -61,14 +61,6 @@ def test_an_unusual_error_is_said() -> None:
 def test_int4_is_made_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(checkpoint()), "-o", str(tmp_path / "out"), "--precision", "int4"]) == 0
     assert "int4 is smaller, not faster, and costs accuracy" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_bundle_is_replaced_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = str(tmp_path / "out")
-    assert main(["export", str(checkpoint()), "-o", out]) == 0
-    assert main(["export", str(checkpoint()), "-o", out, "--precision", "fp32", "--force"]) == 0
-    assert Bundle.open(out).manifest.precision == "fp32"
 
 
 def test_a_checkpoint_that_knows_short_windows_makes_such_a_bundle(tmp_path: Path) -> None:
@@ -124,18 +116,6 @@ def test_a_target_that_is_taken_is_refused_before_the_download(monkeypatch: pyte
     monkeypatch.setattr(hub, "fetch", lambda *_, **__: pytest.fail("downloaded first"))
     with pytest.raises(UsageError, match="exists already"):
         export_to("openai/whisper-tiny", bundle("int8").path)
-
-
-def test_a_failing_self_check_is_code_4(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object) -> None:
-        raise ExactnessError("the int8 decoder is not row-invariant")
-
-    monkeypatch.setattr("specedge.export.bundling.check_bundle", refuse)
-    assert main(["export", str(checkpoint()), "-o", str(tmp_path / "out")]) == 4
-    assert "not row-invariant" in last_line(capsys)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from specedge.runtime.bundle.manifest import Manifest, check_fit
 from support.edits import read_tensors, write_tensors
 from support.exported import bundle
 from support.qwen_checkpoints import N_VOCAB, make_qwen, qwen_bundle
-from support.speech_checkpoints import checkpoint, export_speech, make_voxtral, noise, speech_bundle
+from support.speech_checkpoints import checkpoint, export_speech, noise, speech_bundle
 
 
 def test_the_manifest_says_what_the_model_is() -> None:
@@ -105,13 +105,6 @@ def test_what_cannot_be_exported_is_one_line(line: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught, open_checkpoint(tmp_path / "c") as opened:
         opened.vocabulary()
     assert line in str(caught.value) and "\n" not in str(caught.value) and caught.value.exit_code == 4
-
-
-def test_a_folder_without_text_config_is_one_line(tmp_path: Path) -> None:
-    make_voxtral(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "voxtral"}))
-    with pytest.raises(CheckpointError, match="audio_config is missing"):
-        open_checkpoint(tmp_path)
 
 
 @pytest.fixture(scope="module")

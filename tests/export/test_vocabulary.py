@@ -40,11 +40,6 @@ def test_without_files_the_built_in_table_is_taken(n_vocab: int, tmp_path: Path)
         Tokenizer(ranks, special)
 
 
-def test_without_files_any_other_size_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="51867 is no published Whisper size .* no tokenizer files"):
-        read_vocabulary(tmp_path, {}, {}, 51867)
-
-
 def test_the_empty_token_may_be_left_out(tmp_path: Path) -> None:
     write_hf_tokenizer(tmp_path, Layout.of(51865, 1500, False), files=CLASSIC)
     vocab = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
@@ -85,7 +80,6 @@ def _write(name: str, content: str | bytes) -> Callable[[Path], None]:
         (_vocab(lambda vocab: vocab.pop(spell(b"a"))), "no token has id"),
         (_vocab(lambda vocab: vocab.update(a=500)), "two tokens have the id 500"),
         (_vocab(lambda vocab: vocab.update(a=-1)), "id -1"),
-        (_vocab(lambda vocab: vocab.update(a=True)), "id True"),
         (_vocab(lambda vocab: vocab.update(a="1")), "id '1'"),
         (_vocab(lambda vocab: vocab.update(abcdef=890)), "two tokens have the id 890"),
         (_vocab(lambda vocab: vocab.update(abcdef=950)), "among the special tokens"),
@@ -94,10 +88,8 @@ def _write(name: str, content: str | bytes) -> Callable[[Path], None]:
         (_vocab(lambda vocab: vocab.update({"<|startoftranscript|>": 889})), "two ids"),
         (_write("vocab.json", "[]"), "expected a JSON object"),
         (_write("vocab.json", "{"), "not valid JSON"),
-        (_write("vocab.json", "[" * 100_000), "not valid JSON"),
         (_write("vocab.json", b"\xff\xfe"), "cannot be read"),
         (_write("added_tokens.json", '{"<|sot|>": "x"}'), "added token"),
-        (_write("added_tokens.json", '{"<|endoftext|>": 5}'), "two ids"),
     ],
 )
 def test_damaged_files_are_refused(damage: Callable[[Path], None], message: str, tmp_path: Path) -> None:
@@ -106,18 +98,6 @@ def test_damaged_files_are_refused(damage: Callable[[Path], None], message: str,
     with pytest.raises(CheckpointError, match=message) as caught:
         read_vocabulary(tmp_path, {}, {}, 1000)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
-
-
-Merges = list[Any]
-CHANGES: dict[str, Callable[[Merges], Any]] = {
-    "none": lambda merges: [],
-    "null": lambda merges: None,
-    "the first lost": lambda merges: merges[1:],  # as in faster-whisper's conversion of base
-    "another lost": lambda merges: [*merges[:40], *merges[41:]],
-    "doubled": lambda merges: [*merges, *merges],
-    "backwards": lambda merges: merges[::-1],
-    "no pairs": lambda merges: ["a b c", 5, ["x"], *merges],
-}
 
 
 @pytest.mark.parametrize("merges", [None, "", "#version: 0.2\n", "#version: 0.2\nt h\nt h\n", "a b c"])
@@ -179,8 +159,6 @@ def test_ctranslate2_s_list_of_a_fine_tune(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ('["a", "b"]', "expected a list of tokens with <|endoftext|>; put the model's own tokenizer.json"),
-        ('["a", 5, "<|endoftext|>"]', "expected a list of tokens"),
-        ('{"a": 1}', "expected a list of tokens"),
         ('["a', "not valid JSON"),
         ('["a", "<|endoftext|>"]', "do not say which token is sot"),
     ],
@@ -237,9 +215,7 @@ def test_one_token_more_than_a_published_model_has(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"model": {"type": "Unigram", "vocab": []}}, "no byte-pair tokenizer"),
-        ({"model": None}, "no byte-pair tokenizer"),
         ({"pre_tokenizer": {"type": "Whitespace"}, "decoder": None}, "does not spell bytes as GPT-2"),
-        ({"pre_tokenizer": None, "decoder": None}, "does not spell bytes as GPT-2"),
         ({"added_tokens": ["x"]}, "expected an object"),
         ({"added_tokens": [{"id": "1", "content": "x"}]}, "added token"),
     ],

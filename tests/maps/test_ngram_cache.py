@@ -89,13 +89,6 @@ def test_the_price_is_above_what_python_takes() -> None:
     assert taken <= cache.size_bytes
 
 
-@pytest.mark.parametrize("budget_bytes", [0, 1, ENTRY_BYTES, ENTRY_BYTES + PAIR_BYTES])
-def test_a_budget_for_next_to_nothing(budget_bytes: int) -> None:
-    cache = NgramCache(budget_bytes=budget_bytes)
-    cache.learn([1, 2, 1, 3, 1, 4])
-    assert cache.size_bytes <= budget_bytes
-
-
 def test_drafts_follow_samples_and_shares() -> None:
     cache = NgramCache()
     cache.learn([1, 2, 3, 4, 5])
