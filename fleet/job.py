@@ -17,9 +17,9 @@ from typing import Any, Literal
 from specedge.errors import UsageError
 from specedge.models.store import MANIFEST_NAME
 
-from ..runtime.batched import BATCH_SIZE, piece_options
+from ..runtime.batched import piece_options
 from ..runtime.model import vad_options
-from ..runtime.options import CPU, ENCODER_PROVIDERS, DrafterOptions, TranscribeOptions, VadOptions
+from ..runtime.options import BATCH_SIZE, CPU, ENCODER_PROVIDERS, DrafterOptions, TranscribeOptions, VadOptions
 
 _FORMAT = 1
 _PIECES = piece_options(TranscribeOptions())

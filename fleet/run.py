@@ -65,6 +65,8 @@ def transcribe(
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise UsageError(f"formats: got {unknown[0]!r}, expected some of {', '.join(FORMATS)}")
+    if n_workers is not None and n_workers < 1:
+        raise UsageError(f"n_workers: got {n_workers}, expected 1 or more")
     if not paths:
         raise UsageError("fleet: expected files, folders or URLs, got none")
     tell = say or _logged

@@ -47,7 +47,7 @@ from .model import (
     transcribe_options,
     vad_options,
 )
-from .options import TranscribeOptions, VadOptions
+from .options import BATCH_SIZE, TranscribeOptions, VadOptions
 from .output.report import source_names
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def _last_pause(at: int, max_samples: int, ends: Sequence[int]) -> int:
     return max(0, ends[index] - at) if index >= 0 else 0
 
 
-BATCH_SIZE = 8  # faster-whisper's default
-MIN_SILENCE_MS = 160  # and of its speech detection in this mode
+MIN_SILENCE_MS = 160  # faster-whisper's, of its speech detection in this mode
 SILENCE = np.zeros(1, np.float32)
 
 

@@ -34,6 +34,7 @@ ENCODER_PROVIDERS = (CPU, "openvino", "coreml", "dml", "qnn", "webgpu")
 FALLBACK_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 PREPEND_PUNCTUATIONS = "\"'“¿([{-"
 APPEND_PUNCTUATIONS = "\"'.。,，!！?？:：”)]}、"
+BATCH_SIZE = 8  # pieces of speech decoded together: faster-whisper's default
 MAX_BEAMS = 64  # each has a cache of its own for keys and values
 _MAX_PATIENCE = 1000.0  # more than a window has tokens
 _PENALTIES = (0.001, 1000.0)  # beyond, logits leave what float32 can hold

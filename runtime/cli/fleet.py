@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -12,58 +14,40 @@ from specedge.errors import Interrupted, UsageError
 
 from ..console import notify
 from ..interrupt import interruption
-from ..options import TranscribeOptions
+from ..options import BATCH_SIZE, TranscribeOptions, described
 from ..output.formats import FORMATS
-from .options import GroupedCommand, ModelOptions, Names, fields_of, option, options_of, switch
+from .options import GroupedCommand, ModelOptions, fields_of, option, options_of, values_of
 from .tally import summary
 
-_WHERE: dict[str, Any] = {"group": "Workers"}
-_OPTIONS = (
-    option("-o", "--output-dir", "out", required=True, metavar="OUT", help="Folder or URL for results and records."),
-    option(
-        "-f",
-        "--format",
-        "formats",
-        type=Names(FORMATS),
-        default=(),
+_workers = partial(described, group="Workers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """Arguments of `specedge.fleet.transcribe` that are this command's alone."""
+
+    formats: tuple[str, ...] = described(
+        (),
+        f"Texts to write as OUT/texts/NAME.FORMAT, in a tree like SRC's; comma-separated: {', '.join(FORMATS)}.",
+        names=("--format", "-f"),
         metavar="FORMATS",
-        help=f"Texts to write as OUT/texts/NAME.FORMAT, in a tree like SRC's; comma-separated: {', '.join(FORMATS)}.",
-    ),
-    switch("--retry-quarantined", help="Try files again that ended their process in an earlier run."),
-    option("-q", "--quiet", is_flag=True, help="Only print errors on stderr."),
-    *fields_of(ModelOptions, "encoder_provider", group="Options", is_usual=True),
-    option(
-        "--local",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Worker processes on this machine.  [default: one a core]",
-        **_WHERE,
-    ),
-    option(
-        "--cluster",
-        metavar="ADDRESS",
-        help="Scheduler of a Dask cluster, such as tcp://host:8786, instead of processes here.",
-        **_WHERE,
-    ),
-    option(
-        "-t",
-        "--threads",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="CPU threads of each worker's model.",
-        **_WHERE,
-    ),
-    option(
-        "--batch-size",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Pieces of speech that a worker decodes together.  [default: 8]",
-        **_WHERE,
-    ),
-    switch("--same-isa", help="Refuse workers of different instruction sets.", **_WHERE),
-)
+        choices=FORMATS,
+    )
+    retry_quarantined: bool = described(False, "Try files again that ended their process in an earlier run.")
+    quiet: bool = described(False, "Only print errors on stderr.", names=("--quiet", "-q"))
+    n_workers: int | None = _workers(
+        None, "Worker processes on this machine.", names=("--local",), default_text="one a core"
+    )
+    cluster: str | None = _workers(
+        None, "Scheduler of a Dask cluster, such as tcp://host:8786, instead of processes here.", metavar="ADDRESS"
+    )
+    threads: int = _workers(1, "CPU threads of each worker's model.", names=("--threads", "-t"))
+    batch_size: int = _workers(BATCH_SIZE, "Pieces of speech that a worker decodes together.")
+    same_isa: bool = _workers(False, "Refuse workers of different instruction sets.")
+
+
+_OUT = option("-o", "--output-dir", "out", required=True, metavar="OUT", help="Folder or URL for results and records.")
+_FIRST = ("formats", "retry_quarantined", "quiet")
 
 
 @click.command(cls=GroupedCommand)
@@ -71,7 +55,9 @@ _OPTIONS = (
 @options_of(
     fields_of(ModelOptions, "model"),
     fields_of(TranscribeOptions, "language", "task", "word_timestamps"),
-    _OPTIONS,
+    (_OUT, *fields_of(_Run, *_FIRST, is_usual=True)),
+    fields_of(ModelOptions, "encoder_provider", group="Options", is_usual=True),
+    fields_of(_Run, without=_FIRST, is_usual=True),
     fields_of(TranscribeOptions, "initial_prompt", "hotwords"),
 )
 def fleet(sources: tuple[str, ...], **given: Any) -> int:
@@ -87,30 +73,18 @@ def fleet(sources: tuple[str, ...], **given: Any) -> int:
       specedge fleet talks/ -o out/ -m small -f txt,srt
       specedge fleet s3://bucket/talks -o s3://bucket/texts -m small --cluster tcp://10.0.0.1:8786
     """
-    if given["local"] is not None and given["cluster"] is not None:
+    asked = values_of(_Run, given)
+    quiet = asked.pop("quiet")
+    if asked["n_workers"] is not None and asked["cluster"] is not None:
         raise UsageError("--local and --cluster are two ways to run: give one of them")
     from specedge.fleet import transcribe
 
-    quiet = given.pop("quiet")
-    more = {"batch_size": given["batch_size"]} if given["batch_size"] else {}
-    names = ("model", "language", "task", "word_timestamps", "initial_prompt", "hotwords")
+    names = ("encoder_provider", "model", "language", "task", "word_timestamps", "initial_prompt", "hotwords")
     counts = dict.fromkeys(("done", "duplicate", "there already", "failed", "quarantined"), 0)
     audio_s, started_s = 0.0, time.monotonic()
-    records = transcribe(
-        sources,
-        given["out"],
-        cluster=given["cluster"],
-        n_workers=given["local"],
-        threads=given["threads"],
-        same_isa=given["same_isa"],
-        encoder_provider=given["encoder_provider"],
-        retry_quarantined=given["retry_quarantined"],
-        formats=given["formats"],
-        progress=not quiet,
-        say=(lambda _: None) if quiet else notify,
-        **{name: given[name] for name in names},
-        **more,
-    )
+    say = (lambda _: None) if quiet else notify
+    given_on = asked | {name: given[name] for name in names}
+    records = transcribe(sources, given["out"], progress=not quiet, say=say, **given_on)
     try:
         with contextlib.closing(records):
             for record in records:

@@ -13,7 +13,7 @@ import click
 from specedge.errors import UsageError
 
 from ..console import LOSS, notify
-from ..options import TranscribeOptions, VadOptions, check_together
+from ..options import BATCH_SIZE, TranscribeOptions, VadOptions, check_together
 from ..output.formats import SubtitleOptions
 from .errors import fail
 from .options import (
@@ -158,8 +158,6 @@ def _batch_size(given: Mapping[str, Any], options: TranscribeOptions) -> int | N
         raise UsageError(f"--batch-size: got {size}, expected 1 or more, or None")
     if _has_clips(options):
         raise UsageError("--batch-size looks for speech itself: leave out --clip-timestamps")
-    from ..batched import BATCH_SIZE
-
     return size or BATCH_SIZE
 
 

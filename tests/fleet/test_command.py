@@ -39,27 +39,7 @@ def test_every_file_is_counted_and_bad_ones_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = _given(monkeypatch, DONE, OLD, COPY, BAD, POISON)
-    assert (
-        main(
-            [
-                "fleet",
-                "talks",
-                "-o",
-                "out",
-                "-m",
-                "small",
-                "--local",
-                "3",
-                "--batch-size",
-                "4",
-                "-l",
-                "de",
-                "-f",
-                "txt,srt",
-            ]
-        )
-        == 1
-    )
+    assert main("fleet talks -o out -m small --local 3 --batch-size 4 -l de -f txt,srt".split()) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "specedge: failed: c.wav: this is no audio"
     assert lines[1] == "specedge: quarantined: d.wav: ends the process that transcribes it, by SIGKILL"
