@@ -6,11 +6,13 @@ The ids between sot_prev and sot take at most half of the text positions less on
 too long (openai-whisper's `DecodingTask._get_initial_tokens`). Hotwords and prefix are faster-whisper's (`get_prompt`):
 hotwords stand before every window, without a prefix; the prefix begins the first window alone, with timestamps behind
 <|0.00|>, and is part of its text. One difference: hotwords take room from the earlier text, where faster-whisper lets
-both grow to the full length.
+both grow to the full length; and what is too long loses its beginning in all three, which is said once.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Sequence
 
 from specedge.errors import UsageError
@@ -19,6 +21,9 @@ from ..options import TranscribeOptions
 from ..text.special import SpecialTokens
 from ..text.speech_tokens import SpeechTokens
 from ..text.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+_CHARACTERS = 64  # of a token: far more than texts have
 
 
 class Prompts:
@@ -33,11 +38,11 @@ class Prompts:
     ) -> None:
         self._options, self._special = options, special
         self._limit = n_text_ctx // 2 - 1
-        self._initial = _ids(options.initial_prompt, tokenizer)
-        prefix = _ids(options.prefix, tokenizer)[: self._limit]
+        self._initial = _ids("initial_prompt", options.initial_prompt, tokenizer, self._limit)
+        prefix = _ids("prefix", options.prefix, tokenizer, self._limit)[-self._limit :]
         starts = () if options.without_timestamps or not prefix else (special.timestamp_begin,)
         self.begun = (*starts, *prefix)
-        self._hotwords = () if prefix else _ids(options.hotwords, tokenizer)[: self._limit]
+        self._hotwords = () if prefix else _ids("hotwords", options.hotwords, tokenizer, self._limit)[-self._limit :]
         self._earlier: list[int] = []
         self._has_initial = True
         self._text: list[int] = []
@@ -81,11 +86,28 @@ class Prompts:
         return [*self._hotwords, *(self._before()[-n_left:] if n_left else ())]
 
 
-def _ids(text: str | Sequence[int] | None, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return ids as they are, and the ids of a text with one space in front, as in the middle of a transcript."""
+def _ids(name: str, text: str | Sequence[int] | None, tokenizer: Tokenizer, limit: int) -> tuple[int, ...]:
+    """Return ids as they are, and the ids of a text with one space in front, as in the middle of a transcript.
+
+    Of a text that cannot fit only the end is looked at. limit: how many there is room for, beyond which a line says so.
+    """
     if text is None:
         return ()
-    return tuple(tokenizer.encode(" " + text.strip()) if isinstance(text, str) else text)
+    if isinstance(text, str):
+        whole = text.strip()
+        part = whole[-_CHARACTERS * limit :]
+        ids = tuple(tokenizer.encode(" " + (part if part == whole else part.split(None, 1)[-1])))
+    else:
+        ids = tuple(text)
+    if len(ids) > limit:
+        _say_cut(name, limit)
+    return ids
+
+
+@functools.lru_cache(maxsize=64)
+def _say_cut(name: str, limit: int) -> None:
+    """Once: a live session makes the same prompt again for every look."""
+    _log.warning("%s: longer than the %d tokens that a model takes: only its end counts", name, limit)
 
 
 class SpeechPrompts:
@@ -116,7 +138,7 @@ class SpeechPrompts:
                 f"initial_prompt and hotwords: {len(self.context)} tokens, and this model has room for {n_context}; "
                 "give less"
             )
-        self.begun = _ids(options.prefix, tokenizer)[: self._limit]
+        self.begun = _ids("prefix", options.prefix, tokenizer, self._limit)[-self._limit :]
         self._text: list[int] = []
 
     @property

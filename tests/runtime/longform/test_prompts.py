@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from specedge.runtime.longform.prompts import Prompts
+import pytest
+
+from specedge.runtime.longform.prompts import Prompts, _say_cut
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.text.tokenizer import Tokenizer
 from support.fake_engine import special_tokens, tokenizer, words
 
 SPECIAL = special_tokens()
@@ -44,6 +47,21 @@ def test_without_conditioning_the_first_window_alone_has_the_prompt() -> None:
     assert made.window("en", is_first=True) == [SPECIAL.sot_prev, THE, PUMP, *SOT]
     made.add([[IS]], 0.0)
     assert made.window("en", is_first=False) == SOT
+
+
+@pytest.mark.parametrize("name", ["initial_prompt", "hotwords", "prefix"])
+def test_what_cannot_fit_is_cut_from_the_left_unread_and_said_once(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _say_cut.cache_clear()
+    lengths: list[int] = []
+    encode = Tokenizer.encode
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, text: lengths.append(len(text)) or encode(self, text))
+    for _ in range(3):
+        given: dict[str, Any] = {name: "the pump " * 100_000 + "is on", "without_timestamps": True}
+        ids = [id_ for id_ in prompts(**given).window("en", is_first=True) if id_ < SPECIAL.eot]
+        assert ids == [PUMP, *[THE, PUMP] * 3, IS, ON]
+    assert max(lengths) < 1000 and caplog.text.count(f"{name}: longer than the 9 tokens") == 1
 
 
 def test_a_prefix_begins_the_first_window_alone_and_replaces_hotwords() -> None:
