@@ -13,7 +13,13 @@ from specedge.errors import Interrupted, OutOfMemoryError, ResourceError, Speced
 from ..console import GET_TORCH, notify
 from ..interrupt import interruption, stop_behind
 
-_RESOURCE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+_FREE_DISK = "free some disk space, or choose another place"
+_CLOSE_FILES = "close other programs, or raise the limit of open files"
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FREE_DISK),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _CLOSE_FILES),
+}
+_FREE_MEMORY = "use a smaller model, close other programs, or raise the limit of memory (ulimit -v)"
 
 # What the dynamic loader says when a library finds no room.
 _NOT_MAPPED = (
@@ -60,11 +66,11 @@ def _as_ours(error: BaseException) -> SpecedgeError:
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
         return UsageError(error.format_message().rstrip(".") + hint)
-    if isinstance(error, MemoryError):
-        return OutOfMemoryError("out of memory: use a smaller model, or close other programs")
-    if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNOS:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return OutOfMemoryError(f"out of memory: {_FREE_MEMORY}")
+    if isinstance(error, OSError) and error.errno in _REMEDIES:
         where = f"{error.filename}: " if error.filename else ""
-        return ResourceError(f"{where}{error.strerror or error}: free some memory, disk space or open files")
+        return ResourceError(f"{where}{error.strerror or error}: {_REMEDIES[error.errno]}")
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _HOW_TO_GET:
         name = (error.name or "").split(".")[0]
         return UsageError(f"this needs {name}, which is not installed: {_HOW_TO_GET[name]}")
@@ -72,8 +78,8 @@ def _as_ours(error: BaseException) -> SpecedgeError:
     if stop is not None:
         return interruption(stop)
     if _is_no_memory(error):
-        reason = str(error)[:200]
-        return OutOfMemoryError(f"out of memory or threads ({reason}): close other programs, or raise the limit")
+        what = "memory" if isinstance(error, ImportError) else "memory, or of processes"  # that thread's stack
+        return OutOfMemoryError(f"out of {what} ({str(error)[:200]}): {_FREE_MEMORY}")
     return SpecedgeError(
         f"internal fault, {type(error).__name__}: {str(error)[:500]} (run it again with --debug to see where, "
         "and please report it)"

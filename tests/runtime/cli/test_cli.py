@@ -227,6 +227,9 @@ def test_an_unknown_model(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err.count("\n") == 1
 
 
+NO_MEMORY = "error: out of memory: use a smaller model, close other programs, or raise the limit of memory (ulimit -v)"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
@@ -236,11 +239,13 @@ def test_an_unknown_model(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (ModelError("x"), 4, "error: x"),
         (BundleError("x"), 4, "error: x"),
         (ResourceError("x"), 5, "error: x"),
-        (MemoryError(), 5, "error: out of memory: use a smaller model, or close other programs"),
+        (MemoryError(), 5, NO_MEMORY),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 5, NO_MEMORY),
+        (OSError(errno.ENOSPC, "Full", "/x"), 5, "error: /x: Full: free some disk space, or choose another place"),
         (
-            OSError(errno.ENOSPC, "No space left on device", "/x"),
+            OSError(errno.EMFILE, "Too many open files", "/x"),
             5,
-            "error: /x: No space left on device: free some memory, disk space or open files",
+            "error: /x: Too many open files: close other programs, or raise the limit of open files",
         ),
         (Interrupted("interrupted"), 130, "interrupted"),
         (KeyboardInterrupt(), 130, "interrupted"),
