@@ -146,18 +146,19 @@ def dims_of(source: Path) -> dict[str, int]:
     return sides | widths | {f"n_{side}_head": shape.n_head for side in ("audio", "text")}
 
 
-def write_pt(source: Path, out: Path) -> Path:
-    """openai-whisper's file, in float16."""
+def write_pt(source: Path, out: Path, key: str | None = "model_state_dict", before: str = "") -> Path:
+    """openai-whisper's file, in float16, or a trainer's: tensors under `key`, `before` before their names."""
     import torch
 
     with open_checkpoint(source) as opened:
         state = {
-            openai_name(name): torch.from_numpy(value.astype(np.float16))
+            before + openai_name(name): torch.from_numpy(value.astype(np.float16))
             for name, value in tensors_of(opened)
             if name != HEAD
         }
     out.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"dims": dims_of(source), "model_state_dict": state}, out)
+    dims = {} if before else {"dims": dims_of(source)}
+    torch.save(state if key is None else {**dims, key: state}, out)
     return out
 
 
@@ -197,14 +198,34 @@ FORMS: dict[str, Callable[[Path, Path], Any]] = {
     "hf-untied": lambda source, out: write_hugging_face(source, out, untied=True),
     "hf-padded": lambda source, out: write_hugging_face(source, out, n_rows=51968),
     "pt": write_pt,
+    "lightning": lambda source, out: write_pt(source, out, key="state_dict", before="model."),
+    "compiled": lambda source, out: write_pt(source, out, key=None, before="module._orig_mod."),
     "ggml-f16": lambda source, out: write_whisper_cpp(source, out, "f16"),
     "ggml-q5": lambda source, out: write_whisper_cpp(source, out, "q5_0"),
     "ggml-q8": lambda source, out: write_whisper_cpp(source, out, "q8_0"),
     "ct2-half": lambda source, out: write_ctranslate2(source, out, "float16"),
     "ct2-int8": lambda source, out: write_ctranslate2(source, out, "int8"),
 }
-SAME_WEIGHTS = ("hf-half", "hf-float", "hf-sharded", "hf-bin", "hf-bare", "pt", "ggml-f16", "ct2-half")
-SUFFIXES = {"pt": ".pt", "ggml-f16": ".bin", "ggml-q5": ".bin", "ggml-q8": ".bin"}
+SAME_WEIGHTS = (
+    "hf-half",
+    "hf-float",
+    "hf-sharded",
+    "hf-bin",
+    "hf-bare",
+    "pt",
+    "lightning",
+    "compiled",
+    "ggml-f16",
+    "ct2-half",
+)
+SUFFIXES = {
+    "pt": ".pt",
+    "lightning": ".ckpt",
+    "compiled": ".bin",
+    "ggml-f16": ".bin",
+    "ggml-q5": ".bin",
+    "ggml-q8": ".bin",
+}
 
 
 def main() -> None:
