@@ -84,15 +84,8 @@ class BuildOptions:
 
     def to_json(self) -> dict[str, Any]:
         """For the map's metadata."""
-        return {
-            "builder": BUILDER_VERSION,
-            "orders": self.n_orders,
-            "candidates": self.n_candidates,
-            "max_length": self.max_length,
-            "min_count": self.min_count,
-            "min_share": self.min_share,
-            "budget_bytes": self.budget_bytes,
-        }
+        named = {name.removeprefix("n_"): value for name, value in vars(self).items()}
+        return {"builder": BUILDER_VERSION, **named}
 
 
 @dataclass(frozen=True, kw_only=True)

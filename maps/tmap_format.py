@@ -18,7 +18,7 @@ import hashlib
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -265,13 +265,18 @@ def _order_problem(arrays: Mapping[str, NDArray[Any]], n: int, base: int, n_text
     return _index_problem(keys, csr, n)
 
 
+def _blocks(n: int, overlap: int = 0) -> Iterator[slice]:
+    """Parts of `n` items that are looked at together, each with the first `overlap` of the next one."""
+    return (slice(at, at + _BLOCK + overlap) for at in range(0, n - overlap, _BLOCK))
+
+
 def _index_problem(keys: NDArray[Any], csr: NDArray[Any], n: int) -> tuple[str, str] | None:
     """Whether the keys of each id, and then of the start of a sentence, begin where `csr` says; both rise."""
     n_rows = len(csr) - 2
     shift = np.uint64(16 * (min(n, MAX_ORDER - 1) - 1))
-    for at in range(0, n_rows + 1, _BLOCK):
-        row = np.arange(at, min(at + _BLOCK, n_rows + 1))
-        start = csr[at : at + len(row)].astype(np.int64)
+    for part in _blocks(n_rows + 1):
+        start = csr[: n_rows + 1][part].astype(np.int64)
+        row = part.start + np.arange(len(start))
         before, here = start > 0, start < len(keys)
         if (keys[start[before] - 1] >> shift >= row[before]).any() or (keys[start[here]] >> shift < row[here]).any():
             return f"csr{n}", "it does not fit the keys"
@@ -281,25 +286,16 @@ def _index_problem(keys: NDArray[Any], csr: NDArray[Any], n: int) -> tuple[str, 
 
 
 def _rises(values: NDArray[Any], *, strictly: bool) -> bool:
-    for at in range(0, len(values) - 1, _BLOCK):
-        block = values[at : at + _BLOCK + 1]
-        if (block[1:] <= block[:-1]).any() if strictly else (block[1:] < block[:-1]).any():
-            return False
-    return True
+    pairs = (values[part] for part in _blocks(len(values), 1))
+    return all(((v[1:] > v[:-1]) if strictly else (v[1:] >= v[:-1])).all() for v in pairs)
 
 
 def _keys_rise(keys: NDArray[Any], old: NDArray[Any] | None) -> bool:
     if old is None:
         return _rises(keys, strictly=True)
-    for at in range(0, len(keys) - 1, _BLOCK):
-        block, tail = keys[at : at + _BLOCK + 1], old[at : at + _BLOCK + 1]
-        if not ((block[1:] > block[:-1]) | ((block[1:] == block[:-1]) & (tail[1:] > tail[:-1]))).all():
-            return False
-    return True
+    pairs = ((keys[part], old[part]) for part in _blocks(len(keys), 1))
+    return all(((k[1:] > k[:-1]) | ((k[1:] == k[:-1]) & (o[1:] > o[:-1]))).all() for k, o in pairs)
 
 
 def _ids_are_text(pool: NDArray[Any], n_text: int) -> bool:
-    return all(
-        bool(((block < n_text) | (block == END)).all())
-        for block in (pool[at : at + _BLOCK] for at in range(0, len(pool), _BLOCK))
-    )
+    return all(((pool[part] < n_text) | (pool[part] == END)).all() for part in _blocks(len(pool)))

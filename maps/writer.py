@@ -11,6 +11,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -135,17 +136,18 @@ def _plan(
     ids: NDArray[np.uint32] | None,
     budget_bytes: int | None,
 ) -> _Plan:
-    whole = _measured(spill, text, meta, ids, None)
+    measured = partial(_measured, spill, text, meta, ids)
+    whole = measured(None)
     if budget_bytes is None or whole.size_bytes <= budget_bytes:
         return whole
     values = spill.values()
     rising = np.sort(values)
-    plan, fits, fails = _measured(spill, text, meta, ids, _best_keys(values, rising, 0)), 0, len(values)
+    plan, fits, fails = measured(_best_keys(values, rising, 0)), 0, len(values)
     if plan.size_bytes > budget_bytes:
         raise UsageError(f"a budget of {budget_bytes} bytes is too small: an empty map has {plan.size_bytes}")
     while fails - fits > max(1, int(_FIT_TOLERANCE * len(values))):
         middle = (fits + fails) // 2
-        tried = _measured(spill, text, meta, ids, _best_keys(values, rising, middle))
+        tried = measured(_best_keys(values, rising, middle))
         if tried.size_bytes <= budget_bytes:
             plan, fits = tried, middle
         else:
