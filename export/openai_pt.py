@@ -18,17 +18,10 @@ from typing import Any
 from specedge.errors import CheckpointError
 from specedge.models.catalogue import OPENAI_SHA256, alignment_heads
 
-from .spec import SafetensorsSource, Source, Spec, Stored, TensorSource, TorchSource, load_pickle
+from .spec import CONFIG_KEYS, SafetensorsSource, Source, Spec, Stored, TensorSource, TorchSource, load_pickle
 from .vocabulary import standard_layout, suppressed_tokens
 
-# Of openai-whisper's ModelDimensions, the config's name for each.
-_CONFIG = {
-    "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_audio_state": "d_model",
-    "n_audio_head": "encoder_attention_heads", "n_audio_layer": "encoder_layers", "n_vocab": "vocab_size",
-    "n_text_ctx": "max_target_positions", "n_text_state": "d_model", "n_text_head": "decoder_attention_heads",
-    "n_text_layer": "decoder_layers",
-}  # fmt: skip
-_HEAD_WIDTH = 64
+_HEAD_WIDTH = 64  # of every published Whisper
 _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
 
 _RENAMES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
@@ -116,7 +109,7 @@ def derive_spec(
     if n_vocab not in (51864, 51865, 51866):
         raise CheckpointError(f"{where}: n_vocab {n_vocab} is none of openai-whisper's (51864, 51865, 51866)")
     special = standard_layout(n_vocab)
-    config: dict[str, Any] = {"model_type": "whisper", **{key: dims[name] for name, key in _CONFIG.items()}}
+    config: dict[str, Any] = {"model_type": "whisper", **{key: dims[name] for name, key in CONFIG_KEYS.items()}}
     for side in ("encoder", "decoder"):
         stored = entries.get(f"model.{side}.layers.0.fc1.weight")
         config[f"{side}_ffn_dim"] = stored.shape[0] if stored is not None and stored.shape else 4 * dims["n_text_state"]
@@ -158,7 +151,7 @@ def _check_published(path: Path) -> str | None:
 def read_dims(value: Any, where: str) -> dict[str, int]:
     """openai-whisper's ModelDimensions out of a dictionary. Raises CheckpointError."""
     dims: dict[str, int] = {}
-    for name in _CONFIG:
+    for name in CONFIG_KEYS:
         number = value.get(name) if isinstance(value, dict) else None
         if type(number) is not int or number < 1:
             raise CheckpointError(f"{where}: dims.{name} is {number!r}; expected a positive whole number")

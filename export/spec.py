@@ -49,6 +49,14 @@ MOST_JSON_BYTES = 64 << 20  # of a vocabulary; configs are smaller
 _MAX_DIM = 1 << 20  # far above any Whisper; bounds loops over a hostile config
 _RECIPE = {"sampling_rate": 16000, "n_fft": 400, "hop_length": 160}
 
+# The config's name for each of openai-whisper's ModelDimensions.
+CONFIG_KEYS = {
+    "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_audio_state": "d_model",
+    "n_audio_head": "encoder_attention_heads", "n_audio_layer": "encoder_layers", "n_vocab": "vocab_size",
+    "n_text_ctx": "max_target_positions", "n_text_state": "d_model", "n_text_head": "decoder_attention_heads",
+    "n_text_layer": "decoder_layers",
+}  # fmt: skip
+
 # Where generation_config.json is silent (old checkpoints), transformers takes these from config.json.
 _INHERITED = (
     "bos_token_id",
@@ -101,24 +109,12 @@ class Spec:
     ) -> Spec:
         """Validate a transformers config; `where` names it in errors. Raises CheckpointError."""
         _check_kind(config, where)
-        width = dimension(config, "d_model", where)
-        audio_head = dimension(config, "encoder_attention_heads", where)
-        text_head = dimension(config, "decoder_attention_heads", where)
-        for key, n_head in (("encoder_attention_heads", audio_head), ("decoder_attention_heads", text_head)):
-            if width % n_head:
-                raise CheckpointError(f"{where}: {key} {n_head} does not divide d_model {width}")
-        dims = Dims(
-            n_mels=dimension(config, "num_mel_bins", where),
-            n_audio_ctx=dimension(config, "max_source_positions", where),
-            n_audio_state=width,
-            n_audio_head=audio_head,
-            n_audio_layer=dimension(config, "encoder_layers", where),
-            n_text_ctx=dimension(config, "max_target_positions", where),
-            n_text_state=width,
-            n_text_head=text_head,
-            n_text_layer=dimension(config, "decoder_layers", where),
-            n_vocab=dimension(config, "vocab_size", where),
-        )
+        dims = Dims(**{name: dimension(config, key, where) for name, key in CONFIG_KEYS.items()})
+        for key, n_head in (("encoder", dims.n_audio_head), ("decoder", dims.n_text_head)):
+            if dims.n_text_state % n_head:
+                raise CheckpointError(
+                    f"{where}: {key}_attention_heads {n_head} does not divide d_model {dims.n_text_state}"
+                )
         inherited = {key: config[key] for key in _INHERITED if config.get(key) is not None}
         return cls(
             dims=dims,
@@ -129,7 +125,7 @@ class Spec:
             generation=inherited | {key: value for key, value in (generation or {}).items() if value is not None},
             preprocessor=_check_recipe(preprocessor or {}, where),
             source=source,
-            heads=heads_in_config(config, width, where),
+            heads=heads_in_config(config, dims.n_text_state, where),
             low_rank=_low_rank(config, where),
             warning=warning,
         )
