@@ -147,9 +147,10 @@ def vad_options(parameters: Any, **otherwise: Any) -> VadOptions:
 
 def _converted(name: str, kind: str, value: Any) -> Any:
     """The value of an option of this type. Raises UsageError for one of another type."""
-    convert, expected = _CONVERTED.get(name) or _KINDS.get(kind.removesuffix(" | None"), (None, ""))
-    if convert is None or (value is None and (name in _CONVERTED or kind.endswith("| None"))):
+    found = _CONVERTED.get(name) or _KINDS.get(kind.removesuffix(" | None"))
+    if found is None or (value is None and (name in _CONVERTED or kind.endswith("| None"))):
         return value
+    convert, expected = found
     try:
         return convert(value)
     except (TypeError, ValueError, OverflowError):
@@ -283,8 +284,9 @@ class WhisperModel:
         if num_workers < 1 or cpu_threads < 0:
             raise UsageError(f"num_workers={num_workers}, cpu_threads={cpu_threads}: expected 1 or more, and 0 or more")
         path = choose_bundle(model_size_or_path, compute_type=compute_type, root=download_root, revision=revision)
-        unusual = {"budget_bytes": budget_bytes} if budget_bytes != BUDGET_BYTES else {}
-        unusual |= {"encoder_provider": encoder_provider} if encoder_provider != CPU else {}
+        usual = {"budget_bytes": BUDGET_BYTES, "encoder_provider": CPU}  # which subclasses need not take
+        named = {"budget_bytes": budget_bytes, "encoder_provider": encoder_provider}
+        unusual = {name: value for name, value in named.items() if value != usual[name]}
         self._opened_with = (str(path), {"cpu_threads": cpu_threads, **unusual})
         engine, self.bundle = load(path, cpu_threads, budget_bytes, encoder_provider)
         self._engine: Engine | None = engine
