@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 
-from specedge.errors import AudioError, BundleError, Interrupted, ModelError, ResourceError, SpecedgeError, UsageError
+from specedge.errors import AudioError, Interrupted, ModelError, ResourceError, SpecedgeError, UsageError
 from specedge.runtime import model as models
 from specedge.runtime.cli import main
 from specedge.runtime.cli.options import ANSWERS
@@ -125,76 +125,47 @@ def test_an_output_that_replaces_its_input_is_refused(
     assert "would replace the input" in capsys.readouterr().err and model == []
 
 
-LINES: list[tuple[list[str], int, str]] = [
-    (["transcribe"], 2, "Missing argument 'FILE...' (see `specedge transcribe --help`)"),
-    (["a.wav"], 2, "a.wav is no command; to turn it into text: specedge transcribe a.wav"),
-    (["no.MP3", "-m", "base"], 2, "no.MP3 is no command; to turn it into text: specedge transcribe no.MP3"),
-    (["help", "tranzcribe"], 2, "unknown command 'tranzcribe', did you mean transcribe? (see `specedge --help`)"),
-    (["transcribe", "a.wav", "--json"], 2, "there is no --json: give the format with -f: -f json"),
-    (["tranzcribe"], 2, "unknown command 'tranzcribe', did you mean transcribe? (see `specedge --help`)"),
-    (["what"], 2, f"unknown command 'what', expected one of {', '.join(main._COMMANDS)} (see `specedge --help`)"),
-    (
-        ["transcribe", "a.wav", "-f", "srt,doc"],
-        2,
-        "Invalid value for '-f' / '--output-format': 'doc' is not one of txt, srt, vtt, tsv, json, lrc, all "
-        "(see `specedge transcribe --help`)",
-    ),
-    (
-        ["transcribe", "a.wav", "-t", "two"],
-        2,
-        "Invalid value for '-t' / '--threads': 'two' is not an integer (see `specedge transcribe --help`)",
-    ),
-    (["transcribe", "-", "-"], 2, "'-' is given twice: standard input can be read once"),
-    (
-        ["transcribe", "a.wav", "./a.wav", "-o", "out"],
-        2,
-        "a.wav and ./a.wav would both be written to out/a.txt: rename one, or use two runs with different -o",
-    ),
-    (
-        ["transcribe", "a.wav", "-f", "srt,txt"],
-        2,
-        "several formats (srt, txt) need a folder: add -o DIR, or give one format",
-    ),
-    (
-        ["transcribe", "a.wav", "b.wav", "-f", "vtt"],
-        2,
-        "vtt of 2 inputs cannot share standard output: add -o DIR, or use -f txt",
-    ),
-    (
-        ["transcribe", "a.wav", "--drafter", "none", "--token-map", "x.tmap"],
-        2,
-        "--token-map: the drafter none reads no token maps; use tokenmap, ctc, draft or auto",
-    ),
-    (["transcribe", "a.wav", "--best-of", "0"], 2, "--best-of: got 0, expected 1 to 64"),
-    (
-        ["transcribe", "a.wav", "--best-of", "many"],
-        2,
-        "Invalid value for '--best-of': 'many' is not an integer or None (see `specedge transcribe --help`)",
-    ),
-    (["transcribe", "a.wav", "--max-line-width", "9"], 2, "--max-line-width needs word times: add --word-timestamps"),
-    (["transcribe", "a.wav", "--device", "cuda"], 2, "--device cuda: specedge runs on the CPU; leave the option out"),
-    (
-        ["transcribe", "a.wav", "--word-timestamps=perhaps"],
-        2,
-        "Invalid value for '--word-timestamps': 'perhaps' is neither True nor False (see `specedge transcribe --help`)",
-    ),
-    (["transcribe", "a.wav", "-o", "a.wav"], 2, "-o a.wav: this is a file, expected a folder"),
-    (
-        ["transcribe", "a.wav", "--raw", "mp3"],
-        2,
-        "raw format 'mp3': expected ENCODING:RATE or ENCODING:RATE:CHANNELS, for example s16le:16000",
-    ),
-]
+SEE = " (see `specedge transcribe --help`)"
+MEANT = "unknown command 'tranzcribe', did you mean transcribe? (see `specedge --help`)"
+WRONG = {
+    "transcribe": f"Missing argument 'FILE...'{SEE}",
+    "a.wav": "a.wav is no command; to turn it into text: specedge transcribe a.wav",
+    "no.MP3 -m base": "no.MP3 is no command; to turn it into text: specedge transcribe no.MP3",
+    "help tranzcribe": MEANT,
+    "tranzcribe": MEANT,
+    "what": f"unknown command 'what', expected one of {', '.join(main._COMMANDS)} (see `specedge --help`)",
+    "transcribe - -": "'-' is given twice: standard input can be read once",
+    "transcribe a.wav ./a.wav -o out": "a.wav and ./a.wav would both be written to out/a.txt: rename one, or use two "
+    "runs with different -o",
+    "transcribe a.wav b.wav -f vtt": "vtt of 2 inputs cannot share standard output: add -o DIR, or use -f txt",
+}
+WRONG_OPTIONS = {
+    "--json": "there is no --json: give the format with -f: -f json",
+    "-f srt,doc": "Invalid value for '-f' / '--output-format': 'doc' is not one of txt, srt, vtt, tsv, json, lrc, all"
+    + SEE,
+    "-t two": f"Invalid value for '-t' / '--threads': 'two' is not an integer{SEE}",
+    "-f srt,txt": "several formats (srt, txt) need a folder: add -o DIR, or give one format",
+    "--drafter none --token-map x.tmap": "--token-map: the drafter none reads no token maps; use tokenmap, ctc, draft "
+    "or auto",
+    "--best-of 0": "--best-of: got 0, expected 1 to 64",
+    "--best-of many": f"Invalid value for '--best-of': 'many' is not an integer or None{SEE}",
+    "--max-line-width 9": "--max-line-width needs word times: add --word-timestamps",
+    "--device cuda": "--device cuda: specedge runs on the CPU; leave the option out",
+    "--word-timestamps=perhaps": f"Invalid value for '--word-timestamps': 'perhaps' is neither True nor False{SEE}",
+    "-o a.wav": "-o a.wav: this is a file, expected a folder",
+    "--raw mp3": "raw format 'mp3': expected ENCODING:RATE or ENCODING:RATE:CHANNELS, for example s16le:16000",
+    "--batch-size 2 --clip-timestamps 1,2": "--batch-size looks for speech itself: leave out --clip-timestamps",
+    "--batch-size 0": "--batch-size: got 0, expected 1 or more, or None",
+}
+WRONG |= {f"transcribe a.wav {options}": line for options, line in WRONG_OPTIONS.items()}
 
 
-@pytest.mark.parametrize(("args", "code", "line"), LINES, ids=[" ".join(row[0]) for row in LINES])
-def test_usage(
-    here: Path, model: list[Any], capsys: pytest.CaptureFixture[str], args: list[str], code: int, line: str
-) -> None:
+@pytest.mark.parametrize("command", WRONG)
+def test_usage(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str], command: str) -> None:
     wav("a.wav")
-    assert main.main(args) == code
+    assert main.main(command.split()) == 2
     captured = capsys.readouterr()
-    assert captured.err == f"specedge: error: {line}\n" and captured.out == ""
+    assert captured.err == f"specedge: error: {WRONG[command]}\n" and captured.out == ""
     assert model == [] and os.listdir(here) == ["a.wav"], "nothing was loaded or made"
 
 
@@ -228,6 +199,13 @@ def test_an_unknown_model(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 NO_MEMORY = "error: out of memory: use a smaller model, close other programs, or raise the limit of memory (ulimit -v)"
+OPEN_FILES = "close other programs, or raise the limit of open files"
+FLEET = "pip install '.[fleet]' in specedge's source"
+AGAIN = "run it again with --debug to see where, and please report it"
+
+
+def missing(name: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 @pytest.mark.parametrize(
@@ -237,33 +215,16 @@ NO_MEMORY = "error: out of memory: use a smaller model, close other programs, or
         (UsageError("x"), 2, "error: x"),
         (AudioError("x"), 3, "error: x"),
         (ModelError("x"), 4, "error: x"),
-        (BundleError("x"), 4, "error: x"),
         (ResourceError("x"), 5, "error: x"),
         (MemoryError(), 5, NO_MEMORY),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 5, NO_MEMORY),
         (OSError(errno.ENOSPC, "Full", "/x"), 5, "error: /x: Full: free some disk space, or choose another place"),
-        (
-            OSError(errno.EMFILE, "Too many open files", "/x"),
-            5,
-            "error: /x: Too many open files: close other programs, or raise the limit of open files",
-        ),
+        (OSError(errno.EMFILE, "Many", "/x"), 5, f"error: /x: Many: {OPEN_FILES}"),
         (Interrupted("interrupted"), 130, "interrupted"),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (
-            ModuleNotFoundError("No module named 'onnx'", name="onnx.helper"),
-            2,
-            "error: this needs onnx, which is not installed: pip install onnx",
-        ),
-        (
-            ModuleNotFoundError("No module named 'dask'", name="dask"),
-            2,
-            "error: this needs dask, which is not installed: pip install '.[fleet]' in specedge's source",
-        ),
-        (
-            KeyError("spam"),
-            1,
-            "error: internal fault, KeyError: 'spam' (run it again with --debug to see where, and please report it)",
-        ),
+        (missing("onnx.helper"), 2, "error: this needs onnx, which is not installed: pip install onnx"),
+        (missing("dask"), 2, f"error: this needs dask, which is not installed: {FLEET}"),
+        (KeyError("spam"), 1, f"error: internal fault, KeyError: 'spam' ({AGAIN})"),
     ],
 )
 def test_errors_become_exit_codes_and_one_line(
