@@ -42,17 +42,3 @@ def test_it_writes_what_the_pipeline_says(audio: Path, capsys: pytest.CaptureFix
     assert [(one["id"], one["text"], one["tokens"]) for one in written[0]["segments"]] == expected
     assert len(expected) >= 4 and written[0]["language"] == info.language
     assert written[0]["duration"] == pytest.approx(info.duration, abs=0.01)
-
-
-@pytest.mark.slow
-def test_several_inputs_and_a_drafter(audio: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    bad = tmp_path / "bad.wav"
-    bad.write_text("no audio")
-    common = ["-q", "-l", "en", "-t", "1", "--batched", "True"]
-    names = [str(audio), str(bad), str(SAMPLES / "notes.wav")]
-    assert main.main(["transcribe", *names, *common, "-o", str(tmp_path / "plain")]) == 1
-    assert capsys.readouterr().err.count("specedge: error:") == 1
-    good = [names[0], names[2]]
-    assert main.main(["transcribe", *good, *common, "-o", str(tmp_path / "drafted"), "--drafter", "ngram"]) == 0
-    texts = [{path.name: path.read_text() for path in (tmp_path / kind).iterdir()} for kind in ("plain", "drafted")]
-    assert texts[0] == texts[1] and all(texts[0].values()) and len(texts[0]) == 2

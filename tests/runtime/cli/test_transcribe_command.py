@@ -287,17 +287,16 @@ def test_stats(capsys: pytest.CaptureFixture[str], says: Any, monkeypatch: pytes
     ]
 
 
+CUT = "audio context auto: {} s encoded of windows of 10.0 s"
+INSTEAD = ", silence standing in for the rest"
+
+
 @pytest.mark.parametrize(
     ("asked", "short_windows", "line", "seconds"),
     [
         ("full", False, None, 10.0),
-        ("auto", True, "audio context auto: 2.6 s encoded of windows of 10.0 s", 2.56),
-        (
-            "auto",
-            False,
-            "audio context auto: 3.2 s encoded of windows of 10.0 s, silence standing in for the rest",
-            3.22,
-        ),
+        ("auto", True, CUT.format(2.6), 2.56),
+        ("auto", False, CUT.format(3.2) + INSTEAD, 3.22),
     ],
 )
 def test_a_cut_audio_context_is_told(
@@ -311,36 +310,23 @@ def test_a_cut_audio_context_is_told(
     assert json.loads(out)["audio_context"] == {**expected, "encoded_again": 0}
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["--max_line_count", "2", "--word-timestamps"], "--max-line-count has no effect without --max-line-width"),
-        (
-            ["--max-words-per-line", "2", "--max-line-width", "9", "--max-line-count", "2", "--word-timestamps"],
-            "--max-words-per-line has no effect with --max-line-width and --max-line-count",
-        ),
-        (
-            ["--hallucination_silence_threshold", "2"],
-            "--hallucination-silence-threshold has no effect without --word-timestamps",
-        ),
-        (["--vad", "True", "--clip-timestamps", "1,3"], "--vad has no effect with --clip-timestamps"),
-        (["--vad-threshold", "0.4", "--clip-timestamps", "1"], "--vad has no effect with --clip-timestamps"),
-        (["--compute_type", "float16"], "--compute-type float16 has no effect"),
-    ],
-)
-def test_what_has_no_effect_is_said(capsys: pytest.CaptureFixture[str], says: Any, args: list[str], said: str) -> None:
-    says(spoken(0.0, " the"))
-    _, err = run(capsys, wav("a.wav"), *args)
-    assert err.startswith(f"specedge: warning: {said}") and err.count("\n") == 1
-    assert run(capsys, "a.wav", *args, "-q")[1] == ""
+NO_EFFECT = {
+    "--max_line_count 2 --word-timestamps": "--max-line-count has no effect without --max-line-width",
+    "--max-words-per-line 2 --max-line-width 9 --max-line-count 2 --word-timestamps": "--max-words-per-line has no "
+    "effect with --max-line-width and --max-line-count",
+    "--hallucination_silence_threshold 2": "--hallucination-silence-threshold has no effect without --word-timestamps",
+    "--vad True --clip-timestamps 1,3": "--vad has no effect with --clip-timestamps",
+    "--vad-threshold 0.4 --clip-timestamps 1": "--vad has no effect with --clip-timestamps",
+    "--compute_type float16": "--compute-type float16 has no effect",
+}
 
 
-def test_maps_need_a_drafter_that_reads_them(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
-) -> None:
+@pytest.mark.parametrize("line", NO_EFFECT)
+def test_what_has_no_effect_is_said(capsys: pytest.CaptureFixture[str], says: Any, line: str) -> None:
     says(spoken(0.0, " the"))
-    _, err = run(capsys, wav("a.wav"), "--drafter", "none", "--token-map", "a.tmap", code=2)
-    assert err.endswith("the drafter none reads no token maps; use tokenmap, ctc, draft or auto\n")
+    _, err = run(capsys, wav("a.wav"), *line.split())
+    assert err.startswith(f"specedge: warning: {NO_EFFECT[line]}") and err.count("\n") == 1
+    assert run(capsys, "a.wav", *line.split(), "-q")[1] == ""
 
 
 def test_times_after_the_filter_are_those_of_the_audio(
