@@ -105,15 +105,8 @@ class Adapter:
 
     def reset(self) -> None:
         """Back to the unadapted draft."""
-        self.restore(self._start, np.zeros_like(self.factors[1]))
-
-    def restore(self, a: Floats, b: Floats) -> None:
-        """Serve these factors, within the bound, and go on from them; numbers, of the shapes of `factors`."""
-        for mine, given in zip(self.trained.values(), (a, b), strict=True):
-            mine[...] = given
-        self._bound()
-        for mine, served in zip(self.trained.values(), self.factors, strict=True):
-            served[...] = mine
+        for mine, served, first in zip(self.trained.values(), self.factors, (self._start, 0), strict=True):
+            mine[...] = served[...] = first
         self._adam.reset()
 
     def step(self, batch: Batch) -> float:

@@ -94,7 +94,8 @@ def test_acceptance_rises_falls_with_the_domain_and_recovers() -> None:
 def test_it_is_rolled_back_where_the_draft_as_it_was_is_better() -> None:
     course = made()
     bad = np.random.default_rng(3)
-    course.adapter.restore(*(bad.standard_normal(factor.shape).astype(np.float32) for factor in course.factors))
+    for served in course.factors:
+        served[...] = bad.standard_normal(served.shape)
     draft = Draft(course)
     own = [int((E @ WORDS[word]).argmax()) for word in range(12)]
     n = 0

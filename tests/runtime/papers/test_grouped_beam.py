@@ -9,13 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
-from specedge.runtime.decoding.beam import BeamOptions, best_of
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import Guard
 from specedge.runtime.decoding.rules import RuleSet, build_rules
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.papers.accept import Threshold
-from specedge.runtime.papers.grouped_beam import Emitted, grouped_search
 from specedge.runtime.papers.heads import HeadsDrafter
 from support.drafts import FREE
 from support.fake_engine import HashEngine, hidden_row, special_tokens
@@ -83,34 +81,8 @@ class Told(Fine):
         return super().forward(state, ids, logit_rows)
 
 
-def searched(engine: Told, rules: RuleSet, sure: float, **options: Any) -> list[Emitted]:
-    heads = engine.heads = Greedy(engine, rules, sure)
-    state = engine.start(FEATURES)
-    engine.keep_hidden(state)
-    row = engine.forward(state, PROMPT)[-1]
-    engine.commit(state, len(PROMPT))
-    chosen = BeamOptions(limit=N_TEXT_CTX // 2, useless=rules.forbidden | {SPECIAL.eot}, **options)
-    found = grouped_search(engine, state, row, rules, heads, chosen)
-    engine.heads = None
-    engine.release(state)
-    assert engine.n_open == 0, "a state was not given back"
-    return found
-
-
 def rules_of(timestamps: bool) -> RuleSet:
     return build_rules(SPECIAL, space_ids=[32], suppressed=[33], timestamps=timestamps, max_initial_timestamp_index=20)
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(("timestamps", "bias"), [(False, 1.0), (True, 4.0), (False, -50.0)])
-def test_without_a_sure_head_it_is_the_beam(seed: int, timestamps: bool, bias: float) -> None:
-    engine, rules = Told(SPECIAL, seed=seed, n_text_ctx=N_TEXT_CTX, eot_bias=bias), rules_of(timestamps)
-    options = DecodeOptions(rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=4)
-    expected = decode_window(engine, FEATURES, PROMPT, options)
-    found = searched(engine, rules, 0.7, tau=0.71)
-    best = found[best_of(found, None)]
-    assert (best.tokens, best.logprobs) == (expected.tokens, expected.token_logprobs)
-    assert best.sum_logprob == expected.sum_logprob and set(best.emitters) == {0}
 
 
 def believed(engine: Told, rules: RuleSet, sure: float, tau: float, **options: Any) -> WindowResult:

@@ -74,8 +74,8 @@ def test_wild_factors_change_no_text(home: Path) -> None:
     drafter = taught("plain", "draft same")
     rng = np.random.default_rng(0)
     adapter = course_of(drafter).adapter
-    adapter.restore(*(1e3 * rng.standard_normal(factor.shape) for factor in adapter.factors))
-    assert np.linalg.norm(adapter.factors[0] @ adapter.factors[1]) == pytest.approx(3.0, rel=1e-3)
+    for served in adapter.factors:
+        served[...] = rng.standard_normal(served.shape)
     compared("plain", "timestamps", drafter)
 
 
@@ -122,20 +122,7 @@ def wav(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_command_learns_and_says_so(wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shared = [
-        str(wav),
-        "-m",
-        str(bundle().path),
-        "--threads",
-        "1",
-        "--temperature",
-        "0",
-        "-l",
-        "en",
-        "-q",
-        "-f",
-        "json",
-    ]
+    shared = [str(wav), "-m", str(bundle().path), *"--threads 1 --temperature 0 -l en -q -f json".split()]
     loose = ["--log-prob-threshold", "None", "--no-speech-threshold", "None", "--compression-ratio-threshold", "None"]
     asked = ["transcribe", *shared, *loose, "--temperature-increment-on-fallback", "None"]
     drafted = [*asked, "--draft-model", str(learnable("int8", "draft same").path), "--lookahead", "3"]
