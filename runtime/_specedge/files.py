@@ -211,7 +211,8 @@ def _sync_folder(folder: Path) -> None:
 
 def private_folder(path: Path, kept: str) -> None:
     """Make the folder if there is none; close it to others unless it holds more than the file `kept`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:

@@ -162,6 +162,8 @@ def names_of(module: Module) -> set[str]:
             names.update(alias.asname or alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.Name):
             names.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):  # a name of __all__
+            names.add(node.value)
         else:
             waiting += ast.iter_child_nodes(node)
     return names

@@ -65,15 +65,7 @@ def test_what_a_drafter_warns_of_is_said_once(
 
 def test_the_command_ends_with_json(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("The pump is off.\nThe pump is on.\n")
-    args = [
-        wav(tmp_path / "a.wav"),
-        "--rounds",
-        "1",
-        "--budget",
-        "99",
-        "--reference",
-        str(tmp_path / "a.txt"),
-    ]
+    args = [wav(tmp_path / "a.wav"), *"--rounds 1 --budget 99 --reference".split(), str(tmp_path / "a.txt")]
     lines, err = run(capsys, *args)
     (line,) = lines  # into a pipe the output is JSON alone
     found = json.loads(line)
@@ -93,7 +85,7 @@ def test_the_command_ends_with_json(model: Any, tmp_path: Path, capsys: pytest.C
 def test_a_terminal_gets_a_table_that_fits_and_no_json(
     model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specedge.runtime.cli.bench._is_terminal", lambda: True)
+    monkeypatch.setattr("specedge.runtime.cli.bench.is_terminal", lambda stream: True)
     monkeypatch.setenv("COLUMNS", "80")
     args = [wav(tmp_path / "a.wav"), "--rounds", "1"]
     lines, _ = run(capsys, *args)
