@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -62,64 +63,42 @@ Float = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CtcBlock:
-    """One block of the trunk, float32: z + GELU(neighbours of z weighed by `taps` `[n_taps, n_trunk]`, mixed by `mix`
-    `[n_trunk, n_trunk]`, plus `bias` `[n_trunk]`). n_taps is odd; outside the window z is 0."""
-
-    taps: Float
-    mix: Float
-    bias: Float
-
-
-@dataclass(frozen=True, kw_only=True)
-class CtcTimes:
-    """Tells when segments begin and end, float32: GELU(neighbours of the trunk by `taps` `[n_taps, n_trunk, n_told]`,
-    plus `bias` `[n_told]`) by `out` `[n_told, 2]`, plus `out_bias` `[2]`, are the logits of both. n_taps is odd."""
-
-    taps: Float
-    bias: Float
-    out: Float
-    out_bias: Float
-
-
-@dataclass(frozen=True, kw_only=True)
 class CtcWeights:
-    """A head's weights, float32.
+    """A head's weights, float32, by name and shape as torch has them (`training.ctc.HeadNet`).
 
-    trunk_in `[n_state, n_parts * n_trunk]` and trunk_bias `[n_parts * n_trunk]` make the trunk z = GELU(...) of the
-    frames of a row, one behind the other; `blocks` go on from there.
-    gate `[n_trunk]` and gate_bias `[]` give the logit of blank. unit_in `[n_state + n_trunk, n_hidden]`, unit_in_bias
-    `[n_hidden]`, unit_out `[n_hidden, n_bytes]`, unit_out_bias `[n_bytes]` give the logits of the bytes from
-    `first_byte` on from frame and trunk; all others are never heard.
+    trunk `[n_parts * n_trunk, n_state]` makes the trunk z = GELU(...) of the frames of a row, one behind the other.
+    Blocks go on from there: z + GELU(`mixes.I` of the neighbours of z by `taps.I` `[n_trunk, 1, n_taps, 1]`), outside
+    the window z is 0. gate gives the logit of blank. unit_in `[n_hidden, n_state + n_trunk]` and unit_out give the
+    logits of the bytes from `first_byte` on from frame and trunk; all others are never heard. times_in, a convolution
+    of the trunk, and times_out give the logits of a segment's begin and end.
     """
 
-    trunk_in: Float
-    trunk_bias: Float
-    blocks: tuple[CtcBlock, ...]
-    gate: Float
-    gate_bias: Float
-    times: CtcTimes
-    unit_in: Float
-    unit_in_bias: Float
-    unit_out: Float
-    unit_out_bias: Float
+    arrays: Mapping[str, Float]
     blank_ceiling: float = BLANK_CEILING
     first_byte: int = 0
 
     @property
     def n_state(self) -> int:
         """Width of the encoder."""
-        return int(self.trunk_in.shape[0])
+        return int(self.arrays["trunk.weight"].shape[1])
+
+    @property
+    def n_trunk(self) -> int:
+        return int(self.arrays["gate.weight"].shape[1])
 
     @property
     def n_parts(self) -> int:
         """Frames of each row of the encoder's output."""
-        return int(self.trunk_in.shape[1]) // len(self.gate)
+        return len(self.arrays["trunk.weight"]) // self.n_trunk
+
+    @property
+    def n_blocks(self) -> int:
+        return sum(name.startswith("taps.") for name in self.arrays)
 
     @property
     def stop_byte(self) -> int:
         """Behind the last byte that it tells."""
-        return self.first_byte + int(self.unit_out.shape[1])
+        return self.first_byte + len(self.arrays["unit_out.weight"])
 
 
 def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]) -> None:
@@ -129,7 +108,7 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
         x = g.node("Squeeze", [features, g.ints(0)])
         picture = _trunk(g, x, weights)
         z = g.node("Transpose", [g.node("Squeeze", [picture, g.ints(0, 3)])], perm=[1, 0])
-        blank = _linear(g, z, "gate", weights.gate[:, None], weights.gate_bias.reshape(1))
+        blank = _linear(g, z, weights, "gate")
         ceiling = g.const(
             "blank_ceiling", np.array(log(weights.blank_ceiling / (1 - weights.blank_ceiling)), np.float32)
         )
@@ -137,8 +116,7 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
         frames = g.node("Squeeze", [g.node("NonZero", [is_heard]), g.ints(0)])
         rows = frames if weights.n_parts == 1 else g.node("Div", [frames, g.ints(weights.n_parts)])
         wide = g.node("Concat", [g.node("Gather", [x, rows]), g.node("Gather", [z, frames])], axis=1)
-        units = gelu(g, _linear(g, wide, "unit_in", weights.unit_in, weights.unit_in_bias))
-        units = _linear(g, units, "unit_out", weights.unit_out, weights.unit_out_bias)
+        units = _linear(g, gelu(g, _linear(g, wide, weights, "unit_in")), weights, "unit_out")
         heard = g.node("Gather", [blank, frames])
         log_blank = g.node("Neg", [g.node("Softplus", [g.node("Neg", [heard])])])
         log_units = g.node("Sub", [g.node("LogSoftmax", [units], axis=1), g.node("Softplus", [heard])])
@@ -148,41 +126,43 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
         g.output(frames, "frames", TensorProto.INT64, ["n_heard"])
         g.output(g.node("Concat", [log_blank, log_units], axis=1), "log_probs", FLOAT, ["n_heard", N_UNITS])
         n_frames = "n_ctx" if weights.n_parts == 1 else "n_frames"
-        g.output(_times(g, picture, weights.times), "times", FLOAT, [n_frames, 2])
+        told = gelu(g, _convolution(g, picture, weights, "times_in", "times"))
+        found = _convolution(g, told, weights, "times_out", "times.out")
+        times = g.node("Transpose", [g.node("Squeeze", [found, g.ints(0, 3)])], perm=[1, 0])
+        g.output(times, "times", FLOAT, [n_frames, 2])
         g.save(metadata)
 
 
 def _trunk(g: GraphBuilder, x: str, weights: CtcWeights) -> str:
     """The trunk of every frame, as a picture of one column: [1, n_trunk, n_ctx, 1]."""
-    z = gelu(g, _linear(g, x, "trunk", weights.trunk_in, weights.trunk_bias))
+    z = gelu(g, _linear(g, x, weights, "trunk"))
     if weights.n_parts > 1:
-        z = g.node("Reshape", [z, g.ints(-1, len(weights.gate))])
+        z = g.node("Reshape", [z, g.ints(-1, weights.n_trunk)])
     # Convolutions follow each other without their values being laid out anew.
     z = g.node("Unsqueeze", [g.node("Transpose", [z], perm=[1, 0]), g.ints(0, 3)])
-    for i, block in enumerate(weights.blocks):
-        n_taps, n_trunk = block.taps.shape
-        taps = g.const(f"block_{i}.taps", np.ascontiguousarray(block.taps.T[:, None, :, None]))
-        mix = g.const(f"block_{i}.mix", np.ascontiguousarray(block.mix.T[:, :, None, None]))
-        bias = g.const(f"block_{i}.mix.bias", block.bias)
-        reach = n_taps // 2
-        near = g.node("Conv", [z, taps], group=n_trunk, kernel_shape=[n_taps, 1], pads=[reach, 0, reach, 0])
-        z = g.node("Add", [z, gelu(g, g.node("Conv", [near, mix, bias], kernel_shape=[1, 1]))])
+    for i in range(weights.n_blocks):
+        near = _convolution(g, z, weights, f"taps.{i}", f"block_{i}")
+        z = g.node("Add", [z, gelu(g, _convolution(g, near, weights, f"mixes.{i}", f"block_{i}.mix"))])
     return z
 
 
-def _times(g: GraphBuilder, picture: str, times: CtcTimes) -> str:
-    """The logits of a segment's begin and end at each frame, [n_ctx, 2]."""
-    n_taps, reach = len(times.taps), len(times.taps) // 2
-    taps = g.const("times.taps", np.ascontiguousarray(times.taps.transpose(2, 1, 0)[..., None]))
-    near = [picture, taps, g.const("times.bias", times.bias)]
-    told = gelu(g, g.node("Conv", near, kernel_shape=[n_taps, 1], pads=[reach, 0, reach, 0]))
-    out = g.const("times.out", np.ascontiguousarray(times.out.T[:, :, None, None]))
-    found = g.node("Conv", [told, out, g.const("times.out.bias", times.out_bias)], kernel_shape=[1, 1])
-    return g.node("Transpose", [g.node("Squeeze", [found, g.ints(0, 3)])], perm=[1, 0])
+def _convolution(g: GraphBuilder, x: str, weights: CtcWeights, name: str, stored: str) -> str:
+    """A convolution over the frames of a picture, of `taps` a channel by itself, or a linear map as one."""
+    weight, bias = weights.arrays[f"{name}.weight"], weights.arrays.get(f"{name}.bias")
+    is_map = weight.ndim == 2
+    inputs = [x, g.const(stored if is_map else f"{stored}.taps", weight[:, :, None, None] if is_map else weight)]
+    if bias is not None:
+        inputs.append(g.const(f"{stored}.bias", bias))
+    if is_map:
+        return g.node("Conv", inputs, kernel_shape=[1, 1])
+    n_taps, reach = weight.shape[2], weight.shape[2] // 2
+    alone: dict[str, Any] = {"group": len(weight)} if name.startswith("taps.") else {}
+    return g.node("Conv", inputs, **alone, kernel_shape=[n_taps, 1], pads=[reach, 0, reach, 0])
 
 
-def _linear(g: GraphBuilder, x: str, name: str, weight: Float, bias: Float) -> str:
-    return g.node("Add", [g.node("MatMul", [x, g.const(name, weight)]), g.const(f"{name}.bias", bias)])
+def _linear(g: GraphBuilder, x: str, weights: CtcWeights, name: str) -> str:
+    y = g.node("MatMul", [x, g.const(name, weights.arrays[f"{name}.weight"].T)])
+    return g.node("Add", [y, g.const(f"{name}.bias", weights.arrays[f"{name}.bias"])])
 
 
 # Nodes come before weights in a graph, and their names before its metadata.

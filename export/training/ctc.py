@@ -30,7 +30,7 @@ from specedge.runtime.drafters.ctc.head import BLANK
 from specedge.runtime.drafters.registry import costs_here
 from specedge.runtime.text.words import edit_distance
 
-from ..ctc_graph import HEAD, CtcBlock, CtcTimes, CtcWeights, encoder_weights_sha256, write_head
+from ..ctc_graph import HEAD, CtcWeights, encoder_weights_sha256, write_head
 from .early_stopping import EarlyStopping, Plan, split, writing
 from .features import LEFT_OUT, Course, Window, bundle_of, collect_features, load_features
 from .worth import Worth, of_flags, right_tokens
@@ -110,42 +110,14 @@ class HeadNet(nn.Module):
 
     def weights(self) -> CtcWeights:
         """The weights for the graph, which takes features as they are."""
-        mean, spread = self.get_buffer("mean").double(), self.get_buffer("spread").double()
-
-        def folded(layer: nn.Linear) -> tuple[Float, Float]:
-            weight = layer.weight.detach().double().T.clone()
+        arrays = {name: value.detach().clone().numpy() for name, value in self.state_dict().items()}
+        mean, spread = (torch.from_numpy(arrays.pop(name)).double() for name in ("mean", "spread"))
+        for name in ("trunk", "unit_in"):  # what reads the features takes on that they are normalised
+            weight = torch.from_numpy(arrays[f"{name}.weight"]).double().T.clone()
             weight[: len(mean)] /= spread[:, None]
-            bias = layer.bias.detach().double() - mean @ weight[: len(mean)]
-            return weight.float().contiguous().numpy(), bias.float().numpy()
-
-        trunk_in, trunk_bias = folded(self.trunk)
-        unit_in, unit_in_bias = folded(self.unit_in)
-        state = {name: value.detach().clone() for name, value in self.state_dict().items()}
-        return CtcWeights(
-            trunk_in=trunk_in,
-            trunk_bias=trunk_bias,
-            blocks=tuple(
-                CtcBlock(
-                    taps=state[f"taps.{i}.weight"][:, 0, :, 0].T.contiguous().numpy(),
-                    mix=state[f"mixes.{i}.weight"].T.contiguous().numpy(),
-                    bias=state[f"mixes.{i}.bias"].numpy(),
-                )
-                for i in range(len(self.taps))
-            ),
-            gate=state["gate.weight"][0].numpy(),
-            gate_bias=state["gate.bias"][0].numpy(),
-            times=CtcTimes(
-                taps=state["times_in.weight"][..., 0].permute(2, 1, 0).contiguous().numpy(),
-                bias=state["times_in.bias"].numpy(),
-                out=state["times_out.weight"].T.contiguous().numpy(),
-                out_bias=state["times_out.bias"].numpy(),
-            ),
-            unit_in=unit_in,
-            unit_in_bias=unit_in_bias,
-            unit_out=state["unit_out.weight"].T.contiguous().numpy(),
-            unit_out_bias=state["unit_out.bias"].numpy(),
-            first_byte=self.said.start,
-        )
+            bias = torch.from_numpy(arrays[f"{name}.bias"]).double() - mean @ weight[: len(mean)]
+            arrays[f"{name}.weight"], arrays[f"{name}.bias"] = weight.T.float().numpy(), bias.float().numpy()
+        return CtcWeights(arrays=arrays, first_byte=self.said.start)
 
 
 class CtcTrainer(EarlyStopping[Window, HeadNet]):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.export.bundling import add_to_bundle
-from specedge.export.ctc_graph import UNSAID, CtcBlock, CtcTimes, CtcWeights, Float, encoder_weights_sha256, write_head
+from specedge.export.ctc_graph import UNSAID, CtcWeights, Float, encoder_weights_sha256, write_head
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.drafters.ctc.head import N_UNITS, Posteriors
 
@@ -37,22 +37,16 @@ def random_head(
         return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[:-1]))).astype(np.float32)
 
     gate = 3 * normal(n_trunk)
-    return CtcWeights(
-        trunk_in=normal(n_state, n_parts * n_trunk),
-        trunk_bias=normal(n_parts * n_trunk),
-        blocks=tuple(
-            CtcBlock(taps=normal(n_taps, n_trunk), mix=normal(n_trunk, n_trunk), bias=normal(n_trunk))
-            for _ in range(n_blocks)
-        ),
-        gate=gate - gate.mean(),
-        gate_bias=np.array(bias + 4, np.float32),
-        times=CtcTimes(taps=normal(n_taps, n_trunk, 4), bias=normal(4), out=normal(4, 2), out_bias=normal(2)),
-        unit_in=normal(n_state + n_trunk, n_hidden),
-        unit_in_bias=normal(n_hidden),
-        unit_out=normal(n_hidden, len(said)),
-        unit_out_bias=normal(len(said)),
-        first_byte=said.start,
-    )
+    arrays = {"trunk.weight": normal(n_state, n_parts * n_trunk).T, "trunk.bias": normal(n_parts * n_trunk)}
+    for i in range(n_blocks):
+        arrays |= {f"taps.{i}.weight": normal(n_taps, n_trunk).T[:, None, :, None]}
+        arrays |= {f"mixes.{i}.weight": normal(n_trunk, n_trunk).T, f"mixes.{i}.bias": normal(n_trunk)}
+    arrays |= {"gate.weight": (gate - gate.mean())[None], "gate.bias": np.array([bias + 4], np.float32)}
+    arrays |= {"times_in.weight": normal(n_taps, n_trunk, 4).transpose(2, 1, 0)[..., None], "times_in.bias": normal(4)}
+    arrays |= {"times_out.weight": normal(4, 2).T, "times_out.bias": normal(2)}
+    for name, n_in, n_out in (("unit_in", n_state + n_trunk, n_hidden), ("unit_out", n_hidden, len(said))):
+        arrays |= {f"{name}.weight": normal(n_in, n_out).T, f"{name}.bias": normal(n_out)}
+    return CtcWeights(arrays=arrays, first_byte=said.start)
 
 
 def bundle_with_head(source: Bundle, folder: Path, weights: CtcWeights | None = None) -> Bundle:
@@ -66,22 +60,28 @@ def bundle_with_head(source: Bundle, folder: Path, weights: CtcWeights | None = 
 
 def posteriors(head: CtcWeights, features: Float) -> Posteriors:
     """What the graph of a head computes for features `[n_ctx, n_state]`, in NumPy."""
-    x = features.astype(np.float64)
-    z = _gelu(x @ head.trunk_in + head.trunk_bias).reshape(-1, len(head.gate))
-    for block in head.blocks:
-        near = sum(rows * tap for rows, tap in zip(_shifted(z, len(block.taps)), block.taps, strict=True))
-        z = z + _gelu(near @ block.mix + block.bias)
-    blank = z @ head.gate + head.gate_bias
+    arrays, x = head.arrays, features.astype(np.float64)
+
+    def linear(x: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+        return np.asarray(x @ arrays[f"{name}.weight"].T + arrays[f"{name}.bias"])
+
+    z = _gelu(linear(x, "trunk")).reshape(-1, head.n_trunk)
+    for i in range(head.n_blocks):
+        taps = arrays[f"taps.{i}.weight"][:, 0, :, 0].T
+        near = sum(rows * tap for rows, tap in zip(_shifted(z, len(taps)), taps, strict=True))
+        z = z + _gelu(linear(near, f"mixes.{i}"))
+    blank = linear(z, "gate")[:, 0]
     frames = np.flatnonzero(~(blank >= np.log(head.blank_ceiling / (1 - head.blank_ceiling))))
     wide = np.concatenate([x[frames // head.n_parts], z[frames]], axis=1)
-    units = _gelu(wide @ head.unit_in + head.unit_in_bias) @ head.unit_out + head.unit_out_bias
+    units = linear(_gelu(linear(wide, "unit_in")), "unit_out")
     units -= np.logaddexp.reduce(units, axis=1, keepdims=True) + np.logaddexp(0, blank[frames, None])
     units = np.pad(units, ((0, 0), (head.first_byte, N_UNITS - 1 - head.stop_byte)), constant_values=UNSAID)
-    near = sum(rows @ tap for rows, tap in zip(_shifted(z, len(head.times.taps)), head.times.taps, strict=True))
+    taps = arrays["times_in.weight"][..., 0].transpose(2, 1, 0)
+    near = sum(rows @ tap for rows, tap in zip(_shifted(z, len(taps)), taps, strict=True))
     return Posteriors(
         frames=frames,
         log_probs=np.concatenate([-np.logaddexp(0, -blank[frames, None]), units], axis=1).astype(np.float32),
-        times=(_gelu(near + head.times.bias) @ head.times.out + head.times.out_bias).astype(np.float32),
+        times=linear(_gelu(near + arrays["times_in.bias"]), "times_out").astype(np.float32),
         n_ctx=len(z),
         n_parts=head.n_parts,
     )
