@@ -11,7 +11,7 @@ rows      for heads and drafts: the decoder's last hidden rows over texts said w
           would be shown them, and the encoder's output. Of a speech LLM, whose heads see rows alone, texts without
           timestamps and no encoder's output
 
-Arrays are appended to NAME.PART.f16, then a line about their window to NAME.jsonl: so a collection that was cut off
+Arrays are appended to NAME.f16, then a line about their window to NAME.index.jsonl: so a collection that was cut off
 goes on where it stopped.
 """
 
@@ -24,7 +24,6 @@ import json
 import math
 import os
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -404,7 +403,7 @@ class Collection:
     def write(
         self, name: str, make: Make, plan: Mapping[str, object] | None = None, max_bytes: float = float("inf")
     ) -> None:
-        """Append what `make` makes of each window that has no line in NAME.jsonl yet, until hours or bytes are enough.
+        """Append what `make` makes of each window that has no line in the index yet, until hours or bytes are enough.
 
         plan: what it depends on besides the identity.
         """
@@ -412,15 +411,14 @@ class Collection:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             _check_plan(self.folder / _PLAN, {**self.identity, **(plan or {})})
-            lines, sizes = _read_index(self.folder, name), Counter[str]()
+            lines, n_bytes = _read_index(self.folder, name), 0
             for number, samples in enumerate(self.windows):
                 if number == len(lines):
-                    rows, arrays = make(number, samples)
-                    lines.append(_append(self.folder, name, sizes, rows, arrays))
-                sizes.update(_sizes(lines[number]))
+                    lines.append(_append(self.folder, name, n_bytes, *make(number, samples)))
+                n_bytes += _n_bytes(lines[number])
                 done_s += len(samples) / RATE_HZ
                 self.report(done_s)
-                if done_s >= self.hours * 3600 or sizes.total() >= max_bytes:
+                if done_s >= self.hours * 3600 or n_bytes >= max_bytes:
                     return
         except SpecedgeError:
             raise
@@ -429,8 +427,8 @@ class Collection:
 
 
 def _read_index(folder: Path, name: str) -> list[Line]:
-    """The lines of NAME.jsonl; one that a kill cut off is taken away. Raises OSError."""
-    path = folder / f"{name}.jsonl"
+    """The lines of the index; one that a kill cut off is taken away. Raises OSError."""
+    path = folder / f"{name}.index.jsonl"
     data = path.read_bytes() if path.exists() else b""
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) < len(data):
@@ -438,41 +436,36 @@ def _read_index(folder: Path, name: str) -> list[Line]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def _sizes(line: Line) -> dict[str, int]:
-    """Bytes of the arrays of a window, by part."""
-    n_bytes = np.dtype(np.float16).itemsize
-    return {part: n_bytes * sum(map(math.prod, shapes)) for part, shapes in line["shapes"].items()}
+def _n_bytes(line: Line) -> int:
+    """Of the arrays of a window."""
+    n_values = sum(math.prod(shape) for shapes in line["shapes"].values() for shape in shapes)
+    return n_values * np.dtype(np.float16).itemsize
 
 
 def _append(
-    folder: Path, name: str, sizes: Mapping[str, int], rows: list[dict[str, object]], arrays: dict[str, list[F16]]
+    folder: Path, name: str, n_before: int, rows: list[dict[str, object]], arrays: dict[str, list[F16]]
 ) -> Line:
-    """Write a window's arrays behind the first `sizes` bytes of each part, then its line. Raises OSError."""
-    for part, values in arrays.items():
-        with open(folder / f"{name}.{part}.f16", "ab") as file:
-            file.truncate(sizes.get(part, 0))  # what a kill left behind
-            file.writelines(np.ascontiguousarray(value).data for value in values if value.size)
+    """Write a window's arrays behind the first `n_before` bytes, then its line. Raises OSError."""
+    with open(folder / f"{name}.f16", "ab") as file:
+        file.truncate(n_before)  # what a kill left behind
+        file.writelines(np.ascontiguousarray(v).data for values in arrays.values() for v in values if v.size)
     line = {"rows": rows, "shapes": {part: [value.shape for value in values] for part, values in arrays.items()}}
-    with open(folder / f"{name}.jsonl", "a", encoding="ascii") as index:
+    with open(folder / f"{name}.index.jsonl", "a", encoding="ascii") as index:
         index.write(json.dumps(line) + "\n")
     return line
 
 
 def _load(folder: Path, name: str) -> Iterator[tuple[int, list[dict[str, Any]], dict[str, list[F16]]]]:
     """Number, rows and arrays of each window, memory-mapped. Raises OSError."""
-    files: dict[str, F16] = {}
-    at = Counter[str]()
+    path, end = folder / f"{name}.f16", 0
+    is_empty = not path.exists() or not path.stat().st_size
+    whole: F16 = np.zeros(0, np.float16) if is_empty else np.memmap(path, np.float16, "r")
     for number, line in enumerate(_read_index(folder, name)):
-        arrays: dict[str, list[F16]] = {}
+        arrays: dict[str, list[F16]] = {part: [] for part in line["shapes"]}
         for part, shapes in line["shapes"].items():
-            if part not in files:
-                path = folder / f"{name}.{part}.f16"
-                files[part] = np.memmap(path, np.float16, "r") if path.stat().st_size else np.zeros(0, np.float16)
-            arrays[part] = []
             for shape in shapes:
-                end = at[part] + math.prod(shape)
-                arrays[part].append(files[part][at[part] : end].reshape(shape))
-                at[part] = end
+                start, end = end, end + math.prod(shape)
+                arrays[part].append(whole[start:end].reshape(shape))
         yield number, line["rows"], arrays
 
 

@@ -43,14 +43,14 @@ def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: py
         target.engine.commit(state, len(text.hidden))
         assert (text.hidden == state.hidden[: len(text.hidden)].astype(np.float16)).all()
         target.engine.release(state)
-    index, whole = tmp_path / "rows.jsonl", (tmp_path / "rows.hidden.f16").read_bytes()
+    index, whole = tmp_path / "rows.index.jsonl", (tmp_path / "rows.f16").read_bytes()
     before = index.stat().st_mtime_ns
     run(of="this")
     assert index.stat().st_mtime_ns == before
     index.write_bytes(index.read_bytes()[:-9])  # killed while it wrote the last line
     run(of="this")
     assert [text.ids for text in load_rows(tmp_path)] == [text.ids for text in texts]
-    assert (tmp_path / "rows.hidden.f16").read_bytes() == whole
+    assert (tmp_path / "rows.f16").read_bytes() == whole
     with pytest.raises(UsageError, match="another model"):
         run(of="that")
 
