@@ -28,7 +28,7 @@ from ..device import BUSY, Profile, load_profile
 from ..drafters.registry import make_drafter
 from ..options import HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
 from ..text.transcripts import read_sentences
-from ..text.words import character_error_rate, word_errors
+from .errors import character_error_rate, word_errors
 from .recommendation import PLAIN, Recommendation, Spread, recommend
 from .rounds import WARM_UP, Heard, OutOfTime, Rounds, Sums, TimedEngine, Timer, hear, measure_rounds
 

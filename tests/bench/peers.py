@@ -38,7 +38,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from bench.common import RATE_HZ, BenchError, Recording, print_json, print_table, recordings, sounds  # noqa: E402
 
-from specedge.runtime.text.words import word_errors  # noqa: E402
+from specedge.runtime.bench.errors import word_errors  # noqa: E402
 
 OURS = "specedge"
 SETTLE_STEP_S, SETTLE_LIMIT_S = 0.05, 3.0

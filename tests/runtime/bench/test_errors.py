@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specedge.runtime.text.words import Errors, edit_distance, normalise, word_errors
+from specedge.runtime.bench.errors import Errors, edit_distance, normalise, word_errors
 
 
 def test_punctuation_and_case_do_not_count() -> None:
