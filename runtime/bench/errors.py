@@ -1,9 +1,14 @@
-"""Errors of words and characters between a reference and what a model heard."""
+"""Errors of words and characters between a reference and what a model heard.
+
+`units` of English are words as openai-whisper's normaliser makes them, but for British spellings and sums of money:
+without case, punctuation, fillers and brackets, contractions spelt out, numbers in digits.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..text.words import edit_distance
@@ -27,6 +32,76 @@ class Errors:
 def normalise(text: str) -> list[str]:
     """Words in lower case without punctuation; an apostrophe inside a word stays."""
     return re.findall(r"[^\W_]+(?:'[^\W\d_]+)?", text.replace("’", "'").lower())
+
+
+_BRACKETED = re.compile(r"[<\[][^>\]]*[>\]]|\([^)]+\)")
+_FILLERS = frozenset({"hmm", "mm", "mhm", "mmm", "uh", "um"})
+_SPELT_OUT = dict(
+    pair.split("=")
+    for pair in (
+        "won't=will not,can't=can not,let's=let us,ain't=aint,wanna=want to,gotta=got to,gonna=going to,mr=mister,"
+        "mrs=missus,st=saint,dr=doctor,prof=professor,capt=captain,gen=general,rev=reverend,lt=lieutenant,col=colonel,"
+        "jr=junior,sr=senior,ma'am=madam"
+    ).split(",")
+)
+_ENDINGS = {"n't": "not", "'re": "are", "'s": "is", "'d": "would", "'ll": "will", "'ve": "have", "'m": "am"}
+_SMALL = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_NUMBERS = {name: value for value, name in enumerate(_SMALL)} | {
+    name: 10 * tens for tens, name in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
+}
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+
+
+def units(text: str, language: str) -> Sequence[str]:
+    """What errors are counted in: words of English, characters of other languages."""
+    if language != "en":
+        return "".join(normalise(text))
+    words = normalise(re.sub(r"(?<=\d),(?=\d)", "", _BRACKETED.sub("", text)))
+    return list(_in_digits(list(itertools.chain.from_iterable(map(_spelt_out, words)))))
+
+
+def _spelt_out(word: str) -> Sequence[str]:
+    if word in _FILLERS:
+        return ()
+    if word in _SPELT_OUT:
+        return _SPELT_OUT[word].split()
+    ending = next((ending for ending in _ENDINGS if word.endswith(ending) and word != ending), None)
+    return (word,) if ending is None else (word.removesuffix(ending), _ENDINGS[ending])
+
+
+def _in_digits(words: Sequence[str]) -> Iterator[str]:
+    """`words` with each run of number words as digits: "two hundred and five" is 205, "nineteen eighty four" 1984."""
+    done, total, part, is_tens = "", 0, -1, False  # digits so far, thousands before, the number below, twenty or more
+
+    def end() -> str:
+        return f"{done}{total + max(part, 0)}" if part >= 0 or total else done
+
+    for i, word in enumerate(words):
+        value, scale = _NUMBERS.get(word), _SCALES.get(word)
+        if scale is not None and (part > 0):
+            part *= scale
+            if scale > 100:
+                total, part = total + part, -1
+        elif value is not None:
+            if part < 0:
+                part = value
+            elif (is_tens and 0 < value < 10) or (part % 100 == 0 and part):
+                part += value
+            else:
+                done, total, part = end(), 0, value
+        elif word == "and" and part > 0 and part % 100 == 0 and words[i + 1 : i + 2] and words[i + 1] in _NUMBERS:
+            continue
+        else:
+            if found := end():
+                yield found
+            done, total, part = "", 0, -1
+            yield word
+        is_tens = value is not None and value >= 20
+    if found := end():
+        yield found
 
 
 def word_errors(pairs: Iterable[tuple[str, str]]) -> Errors:

@@ -310,7 +310,7 @@ def read_references(paths: Sequence[Path], n_files: int) -> tuple[str, ...]:
 
 def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str]) -> Row:
     counted = rounds.sums[0][name].counted
-    said = ["".join(segment.text for segment in one.segments) for one in rounds.warm[name]]
+    said = [one.text for one in rounds.warm[name]]
     pairs = list(zip(references, said, strict=True)) if references else []
     return Row(
         drafter=name,

@@ -94,7 +94,8 @@ D = TypeVar("D")  # a drafter, or what has one
 @dataclass(frozen=True, kw_only=True)
 class Heard:
     """One transcription. duration_s: of the audio that was heard; drafter_error: why the drafter was dropped;
-    is_whole: False where it was stopped behind a window although there may be more."""
+    is_whole: False where it was stopped behind a window although there may be more; language: given or detected;
+    n_again: windows that were encoded again in full."""
 
     segments: Sequence[Segment]
     counted: Speculation
@@ -103,6 +104,12 @@ class Heard:
     duration_s: float
     drafter_error: str | None = None
     is_whole: bool = True
+    language: str | None = None
+    n_again: int = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(segment.text for segment in self.segments)
 
 
 @dataclass(kw_only=True)
@@ -333,4 +340,6 @@ def hear(
         duration_s=until_s if is_stopped else done.duration_s,
         drafter_error=done.drafter_error,
         is_whole=not is_stopped,
+        language=done.language,
+        n_again=done.audio_context.n_again,
     )

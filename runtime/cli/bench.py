@@ -1,4 +1,4 @@
-"""`specedge bench`: every drafter beside plain decoding on the user's own audio, and a recommendation."""
+"""`specedge bench`: every drafter, or short audio encoded alone, beside plain decoding on the user's own audio."""
 
 from __future__ import annotations
 
@@ -48,6 +48,12 @@ _FILE = click.Path(path_type=Path)
     metavar="SECONDS",
     help="Time for everything.",
 )
+@click.option(
+    "--audio-context",
+    is_flag=True,
+    help="Measure short AUDIO encoded alone instead: files or folders, with NAME.txt beside NAME.wav, or a .jsonl file "
+    "of audio, text and language.",
+)
 @JSON
 @click.pass_context
 def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
@@ -66,7 +72,11 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
       specedge bench shift1.wav shift2.wav -m whisper-base --draft-model whisper-tiny
       specedge bench talk.wav --reference talk.txt --drafters ctc,ngram
       specedge bench talk.wav --json | jq .recommendation
+      specedge bench --audio-context commands/ -l en
     """
+    if given["audio_context"]:
+        _compare_contexts(files, given)
+        return
     from ..audio.audio import open_audio
     from ..bench.rounds import Timer
     from ..drafters.registry import threads_here
@@ -83,6 +93,40 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     _report(findings, as_json=given["as_json"] or not is_terminal(sys.stdout))
     if not findings.lossless:
         ctx.exit(SpecedgeError.exit_code)
+
+
+def _compare_contexts(files: tuple[str, ...], given: dict[str, Any]) -> None:
+    """Report short audio encoded alone beside whole windows. Raises UsageError."""
+    import json
+
+    from ..bench import short_audio
+    from ..bench.recordings import read_recordings
+    from ..bench.rounds import Timer
+    from ..console import Progress
+    from ..engine.packed import map_large_blocks
+    from ..engine.speech import open_engine
+
+    for option in ("drafters", "token_maps", "draft_model", "references"):
+        if given[option]:
+            flag = "--" + option.removesuffix("s" if option != "drafters" else "").replace("_", "-")
+            raise UsageError(f"{flag} has no effect with --audio-context")
+    found = read_recordings(files, given["language"])
+    bundle = made(ModelOptions, given).open(given["language"])
+    n_rounds = given["rounds"] or short_audio.ROUNDS
+    with Progress(len(found) * n_rounds, "recordings", "bench") as progress:
+        map_large_blocks()
+        engine = open_engine(bundle, threads=given["threads"] or None, encoder_provider=given["encoder_provider"])
+        with engine.interruptible():
+            compared = short_audio.compare_contexts(
+                engine, bundle, found, n_rounds=n_rounds, timer=Timer(given["budget_s"]), on_heard=progress.update
+            )
+    as_json = given["as_json"] or not is_terminal(sys.stdout)
+    for line in short_audio.lines(compared):
+        click.echo(line, err=as_json)
+    if compared.n_left_out:
+        notify(f"{compared.n_left_out} recordings were left out: longer than a window, or behind the end of --budget")
+    if as_json:
+        click.echo(json.dumps(short_audio.to_json(compared)))
 
 
 def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan:

@@ -14,7 +14,7 @@ from support.noise import SAMPLES
 from support.paths import DEMO
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("lossless", "peers", "short_audio", "soak", "speculate", "words")
+PROGRAMS = ("lossless", "peers", "soak", "speculate", "words")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from real import golden
 from specedge import BatchedInferencePipeline, WhisperModel, decode_audio
 from specedge.errors import UsageError
 from specedge.export.export import export_to
-from specedge.runtime.text.words import word_errors
+from specedge.runtime.bench.errors import word_errors
 
 pytestmark = pytest.mark.real
 

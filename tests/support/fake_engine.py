@@ -326,3 +326,27 @@ class ScriptedEngine(FakeEngine):
         for token, value in log_probs.items():
             row[token] = value
         return row
+
+
+class SilentEngine(ScriptedEngine):
+    """As a `ScriptedEngine` that knows silence, which is noted of each window in `silent`."""
+
+    knows_silence = True
+
+    def __init__(self, special: SpecialTokens, *scripts: Script) -> None:
+        super().__init__(special, scripts)
+        self.silent: list[bool] = []
+
+    def encode(self, mel: NDArray[np.float32], *, ends_in_silence: bool = False) -> Any:
+        self.silent.append(ends_in_silence)
+        return _Window(super().encode(mel), mel.shape[1] // 2, ends_in_silence)
+
+
+class _Window:
+    """A script with what of `Features` a transcription looks at."""
+
+    def __init__(self, script: Script, n_ctx: int, ends_in_silence: bool) -> None:
+        self._script, self.hidden, self.ends_in_silence = script, np.zeros((n_ctx, 1)), ends_in_silence
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._script, name)

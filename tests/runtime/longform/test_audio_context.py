@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import specedge
 from specedge.errors import UsageError
@@ -18,7 +17,7 @@ from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.longform.windows import AudioContext
 from specedge.runtime.options import TranscribeOptions
 from support import exported
-from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
+from support.fake_engine import Script, ScriptedEngine, SilentEngine, bundle, special_tokens, words
 from support.lossless import Truths, adversary, difference, run
 
 SPECIAL = special_tokens()
@@ -201,30 +200,6 @@ def test_batched_pieces_of_several_lengths_have_the_text_of_their_own() -> None:
     assert texts[0] == texts[1] and texts[0]
 
 
-class SilentEngine(ScriptedEngine):
-    """As a `ScriptedEngine` that knows silence, which is noted of each window in `silent`."""
-
-    knows_silence = True
-
-    def __init__(self, *scripts: Script) -> None:
-        super().__init__(SPECIAL, scripts)
-        self.silent: list[bool] = []
-
-    def encode(self, mel: NDArray[np.float32], *, ends_in_silence: bool = False) -> Any:
-        self.silent.append(ends_in_silence)
-        return _Window(super().encode(mel), mel.shape[1] // 2, ends_in_silence)
-
-
-class _Window:
-    """A script with what of `Features` transcription looks at."""
-
-    def __init__(self, script: Script, n_ctx: int, ends_in_silence: bool) -> None:
-        self._script, self.hidden, self.ends_in_silence = script, np.zeros((n_ctx, 1)), ends_in_silence
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._script, name)
-
-
 LOOP = Script(tokens=[SPECIAL.timestamp_begin, *words(" pump") * 60, SPECIAL.timestamp_begin + 50])
 UNLIKELY = Script(tokens=PUMP, logprob=-3.0)
 SILENT = Script(tokens=PUMP, no_speech_prob=0.9)
@@ -234,7 +209,7 @@ SILENT = Script(tokens=PUMP, no_speech_prob=0.9)
 @pytest.mark.parametrize("tests", [{}, {"compression_ratio_threshold": None, "log_prob_threshold": None}])
 def test_a_text_that_fails_is_decoded_again_over_the_whole_window(failed: Script, tests: dict[str, None]) -> None:
     """Before any temperature rises, and also where the options have no tests."""
-    engine = SilentEngine(failed, Script(tokens=PUMP))
+    engine = SilentEngine(SPECIAL, failed, Script(tokens=PUMP))
     made = TranscribeOptions(language="en", audio_context="auto", **tests)
     result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
     segments = list(result)
@@ -244,14 +219,14 @@ def test_a_text_that_fails_is_decoded_again_over_the_whole_window(failed: Script
 
 
 def test_a_text_that_passes_is_decoded_once() -> None:
-    engine = SilentEngine(Script(tokens=PUMP))
+    engine = SilentEngine(SPECIAL, Script(tokens=PUMP))
     made = TranscribeOptions(language="en", audio_context="auto")
     result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
     assert list(result) and all(engine.silent) and result.audio_context.n_again == 0
 
 
 def test_live_audio_is_encoded_as_far_as_it_goes() -> None:
-    engine = SilentEngine(Script(tokens=PUMP))
+    engine = SilentEngine(SPECIAL, Script(tokens=PUMP))
     live = LiveTranscriber(engine, bundle(SPECIAL, n_frames=1000), TranscribeOptions(language="en"), step_s=1.0)
     syllables = np.clip(np.sin(2 * np.pi * 4 * np.arange(len(NOISE)) / 16_000), 0, 1).astype(np.float32)
     live.feed(3 * syllables * NOISE)

@@ -1,0 +1,63 @@
+"""`specedge bench --audio-context` on a scripted model: what is read, counted and printed. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from specedge.errors import UsageError
+from specedge.runtime.bench.recordings import Recording, read_recordings
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli import main
+from support.fake_cli import SPECIAL, wav
+from support.fake_engine import Script, SilentEngine, bundle, words
+
+
+def test_a_folder_and_a_list_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The pump.\nIt is on.\n")
+    a, b = wav(tmp_path / "a.wav"), wav(tmp_path / "b.wav")
+    assert read_recordings([str(tmp_path)]) == [Recording(file=a, text="The pump. It is on."), Recording(file=b)]
+    rows = [{"audio": "a.wav", "text": "Die Pumpe", "language": "German"}, {"audio": "b.wav"}]
+    (tmp_path / "set.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_recordings([str(tmp_path / "set.jsonl"), a], "en")
+    assert [(one.text, one.language) for one in found] == [
+        ("Die Pumpe", "de"), ("", "en"), ("The pump. It is on.", "en"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "says"), [("[]", "expected audio"), ('{"audio": 1}', "expected audio"), ("x", "JSON")]
+)
+def test_a_line_that_names_no_audio_is_refused(tmp_path: Path, line: str, says: str) -> None:
+    (tmp_path / "set.jsonl").write_text(line)
+    with pytest.raises(UsageError, match=f"set.jsonl, line 1: .*{says}"):
+        read_recordings([str(tmp_path / "set.jsonl")])
+
+
+def test_both_ways_are_compared_by_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = SPECIAL.timestamp_begin + 50
+    right = Script(tokens=[SPECIAL.timestamp_begin, *words(" the", " pump"), end])
+    wrong = Script(tokens=[SPECIAL.timestamp_begin, *words(" the", " leak"), end])
+    for name, seconds in (("a", 2.0), ("b", 5.0), ("c", 31.0)):
+        wav(tmp_path / f"{name}.wav", seconds)
+    (tmp_path / "a.txt").write_text("The pump.")
+    # Loaded twice; a: full, auto; b: the same; the second round begins with auto.
+    engine, made = SilentEngine(SPECIAL, *[right] * 3, wrong, *[right] * 9), bundle(SPECIAL)
+    made.manifest = SimpleNamespace(**{**vars(made.manifest), "name": "micro", "precision": "int8", "window_s": 30.0})
+    monkeypatch.setattr(Bundle, "open", lambda path, *, verify: made)
+    monkeypatch.setattr("specedge.runtime.engine.speech.open_engine", lambda bundle, **options: engine)
+    assert main.main(["bench", "--audio-context", str(tmp_path), "-l", "en", "--rounds", "2"]) == 0
+    out, err = capsys.readouterr()
+    first, second, whole = json.loads(out)["classes"]
+    assert engine.silent == [False, True] * 3 + [True, False] * 2
+    assert (first["below_s"], second["below_s"], whole["below_s"]) == (4, 8, 30)
+    assert (first["same"], first["units"], first["wrong"]) == (0, 2, {"full": 0, "auto": 1})
+    assert second["same"] == second["recordings"] == 1 and second["units"] == 0 and whole["recordings"] == 2
+    assert "2 rounds" in err and "0 to 4" in err and "1 recordings were left out" in err
+    assert main.main(["bench", "--audio-context", str(tmp_path), "--drafters", "ctc"]) == 2
+    assert "--drafters has no effect" in capsys.readouterr().err
