@@ -17,26 +17,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_PAPERS = "specedge.runtime.papers"
-_HEADS = f"{_PAPERS}.heads:make"
 _PLACES = {
-    "drafter": {kind: _HEADS for kind in ("medusa-linear", "medusa-block", "mtp-projection", "mtp-latent")},
+    "drafter": {kind: "heads:make" for kind in ("medusa-linear", "medusa-block", "mtp-projection", "mtp-latent")},
     "accept": {
-        "residual": f"{_PAPERS}.accept:Residual",
-        "typical": f"{_PAPERS}.accept:Typical",
-        "top": f"{_PAPERS}.accept:TopM",
-        "threshold": f"{_PAPERS}.accept:Threshold",
+        "residual": "accept:Residual",
+        "typical": "accept:Typical",
+        "top": "accept:TopM",
+        "threshold": "accept:Threshold",
     },
-    "lookahead": {
-        "rule": f"{_PAPERS}.lookahead:rule",
-        "adaptive": f"{_PAPERS}.lookahead:adaptive",
-        "joint": f"{_PAPERS}.lookahead:joint",
-    },
-    "translation": {"words": f"{_PAPERS}.across_words:translation"},
-    "learning": {"student": f"{_PAPERS}.distill:student"},
-    "drawing": {"draw": f"{_PAPERS}.accept:draw_draft"},
-    "tokenmap": {"paper": f"{_PAPERS}.tokenmap:PaperTokenMapDrafter"},
-    "beams": {"heads": f"{_PAPERS}.grouped_beam:beams_of_heads"},
+    "lookahead": {name: f"lookahead:{name}" for name in ("rule", "adaptive", "joint")},
+    "translation": {"words": "across_words:translation"},
+    "learning": {"student": "distill:student"},
+    "drawing": {"draw": "accept:draw_draft"},
+    "tokenmap": {"paper": "tokenmap:PaperTokenMapDrafter"},
+    "beams": {"heads": "grouped_beam:beams_of_heads"},
 }
 
 
@@ -48,4 +42,4 @@ def names(kind: str) -> tuple[str, ...]:
 def find(kind: str, name: str) -> Any:
     """What is registered under a name of `names(kind)`."""
     module, _, attribute = _PLACES[kind][name].partition(":")
-    return getattr(import_module(module), attribute)
+    return getattr(import_module(f"specedge.runtime.papers.{module}"), attribute)

@@ -40,32 +40,12 @@ from .utils import (
 from .vad import SpeechTimestampsMap, VadOptions, collect_chunks, get_speech_timestamps
 
 __all__ = [
-    "_LANGUAGE_CODES",
-    "BatchedInferencePipeline",
-    "FeatureExtractor",
-    "Segment",
-    "SpeechTimestampsMap",
-    "Tokenizer",
-    "TranscriptionInfo",
-    "TranscriptionOptions",
-    "VadOptions",
-    "WhisperModel",
-    "Word",
-    "available_models",
-    "collect_chunks",
-    "decode_audio",
-    "download_model",
-    "format_timestamp",
-    "get_compression_ratio",
-    "get_ctranslate2_storage",
-    "get_end",
-    "get_logger",
-    "get_speech_timestamps",
-    "get_suppressed_tokens",
-    "merge_punctuations",
-    "pad_or_trim",
-    "restore_speech_timestamps",
-]
+    "_LANGUAGE_CODES", "BatchedInferencePipeline", "FeatureExtractor", "Segment", "SpeechTimestampsMap", "Tokenizer",
+    "TranscriptionInfo", "TranscriptionOptions", "VadOptions", "WhisperModel", "Word", "available_models",
+    "collect_chunks", "decode_audio", "download_model", "format_timestamp", "get_compression_ratio",
+    "get_ctranslate2_storage", "get_end", "get_logger", "get_speech_timestamps", "get_suppressed_tokens",
+    "merge_punctuations", "pad_or_trim", "restore_speech_timestamps",
+]  # fmt: skip
 
 BEAM_SIZE = 5
 """faster-whisper's default; drafts save most with 1."""

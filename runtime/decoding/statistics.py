@@ -200,12 +200,8 @@ class Tally:
         n_positions = len(self._evaluated)
         return Speculation(
             drafter=drafter,
-            proposed=self.proposed,
             evaluated=sum(self._evaluated),
             accepted=sum(self._accepted),
-            bonus=self.bonus,
-            passes=self.passes,
-            tokens=self.tokens,
             evaluated_by_position=tuple(self._evaluated),
             accepted_by_position=(*self._accepted, *[0] * (n_positions - len(self._accepted))),
             by_drafter={
@@ -214,14 +210,9 @@ class Tally:
             },
             suspected_loops=suspected_loops,
             lossless=lossless,
-            rows=self.rows,
-            texts=self.texts,
-            runs=self.runs,
-            decoder_s=self.decoder_s,
-            verify_s=self.verify_s,
-            rules_s=self.rules_s,
             draft_s=draft_s,
             choice=choice,
+            **{name: value for name, value in vars(self).items() if name in _SUMMED},
         )
 
 
