@@ -89,9 +89,16 @@ def copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:
 
 
 def _with_more(
-    manifest: Manifest, folder: Path, new: Path, draft: Bundle | None, ctc: Path | None, learnable: bool
+    manifest: Manifest,
+    folder: Path,
+    new: Path,
+    draft: Bundle | None,
+    ctc: Path | None,
+    learnable: bool,
+    short_audio: bool = False,
 ) -> Manifest:
-    """`manifest`, of the graphs in `folder`, with a draft, a CTC head or graphs to learn with, written into `new`."""
+    """`manifest`, of the graphs in `folder`, with a draft, a CTC head, graphs to learn with or an encoder for short
+    audio, written into `new`."""
     graphs = dict[str, Path]()
     if draft is not None:
         manifest = _with_draft(manifest, draft, new)
@@ -102,10 +109,15 @@ def _with_more(
         learning = {graph: new / f"{graph}.onnx" for graph in (LEARN_GRAPH, VECTORS_GRAPH)}
         find("learn graphs")(folder / manifest.graphs["decoder"].file, learning)
         graphs |= learning
+    files = list(graphs.values())
+    if short_audio:
+        write_short_encoder(folder, manifest.dims, new)
+        graphs[SHORT_ENCODER_GRAPH] = new / f"{SHORT_ENCODER_GRAPH}.onnx"
+        files += [graphs[SHORT_ENCODER_GRAPH], new / f"{SHORT_ENCODER_GRAPH}.data"]
     return replace(
         manifest,
         graphs={**manifest.graphs, **{graph: signature(new, graph) for graph in graphs}},
-        files={**manifest.files, **{path.name: file_entry(path) for path in graphs.values()}},
+        files={**manifest.files, **{path.name: file_entry(path) for path in files}},
     )
 
 
@@ -244,11 +256,8 @@ def _write_files(
     with GraphBuilder(folder, "decoder") as g:
         build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
     write_many(folder)
-    shortened = []
-    if precision.int8_attention:
-        write_short_encoder(folder, dims, weights, precision.encoder)
-        shortened = [SHORT_ENCODER_GRAPH]
-    derived = [*DERIVED_GRAPHS, *shortened, *_write_shortlist(folder, dims, special, precision.decoder)]
+    write_short_encoder(folder, dims, folder)
+    derived = [*DERIVED_GRAPHS, SHORT_ENCODER_GRAPH, *_write_shortlist(folder, dims, special, precision.decoder)]
     head_graphs = write_heads(folder, given, dims, weights, precision)
     seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
     write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)
@@ -456,22 +465,31 @@ def has_draft(manifest: Manifest) -> bool:
 
 
 def add_to_bundle(
-    folder: Path, *, ctc: Path | None = None, learnable: bool = False, draft: Bundle | None = None
+    folder: Path,
+    *,
+    ctc: Path | None = None,
+    learnable: bool = False,
+    draft: Bundle | None = None,
+    short_audio: bool = False,
 ) -> Bundle:
     """Give the bundle `folder` the trained head in the file `ctc` in place of one it may have, the graphs that a draft
-    needs to learn (`--learn`), or a copy of the bundle `draft`, and return it. Whatever fails leaves it as it was.
+    needs to learn (`--learn`), a copy of the bundle `draft`, or the encoder for short audio (in place of one it may
+    have), and return it. Whatever fails leaves it as it was.
 
     Raises BundleError when it is no whole bundle of this format, or the file is no head for its encoder, UsageError for
-    a draft that cannot serve it and for what it has already, ResourceError when the folder cannot be written.
+    a draft that cannot serve it, for what it has already and for short audio of a speech LLM, ResourceError when the
+    folder cannot be written.
     """
     bundle = Bundle.open(folder)
+    if short_audio and bundle.manifest.kind != WHISPER:
+        raise UsageError(f"{folder}: this speech LLM hears short audio as it is")
     if learnable and LEARN_GRAPH in bundle.manifest.graphs:
         raise UsageError(f"{folder}: this bundle has the graphs to learn with already")
     if draft is not None and has_draft(bundle.manifest):
         raise UsageError(f"{folder}: this bundle brings a draft already")
     inside = leftovers.Names(parent=bundle.path, prefix=".", suffix=".unfinished")  # a bundle overlooks such names
     with _disk_errors(folder), leftovers.temporary_folder(inside) as new, leftovers.temporary_folder(inside) as old:
-        manifest = _with_more(bundle.manifest, bundle.path, new, draft, ctc, learnable)
+        manifest = _with_more(bundle.manifest, bundle.path, new, draft, ctc, learnable, short_audio)
         names = [path.relative_to(new).as_posix() for path in _files(new)]
         write_durably(new / MANIFEST_NAME, manifest.to_bytes())
         _sync(new)

@@ -18,12 +18,14 @@ merged, `GROUP_POSITIONS` at a time: their mean key and mean value, with the log
 scores. It is an approximation, for in the whole window silence attends to the audio, too. `n_frames` are those of some
 whole groups and of one position more, which the convolutions look at and which is dropped. `features` are the
 positions of the audio and a state of silence for each group behind them; a second output, `cross_bias` f32
-[1, 1, 1, n_states], is the logarithm of the positions that each stands for, which the decoder adds to its scores.
+[1, 1, 1, n_states], is the logarithm of the positions that each stands for, which the decoder adds to its scores; in
+float32, whose decoder adds nothing, the engine repeats each state so often instead. The graph is made of the encoder's.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +34,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from specedge.errors import BundleError
 from specedge.runtime.bundle.dims import GROUP_POSITIONS
 from specedge.runtime.bundle.manifest import SHORT_ENCODER_GRAPH, Dims
 from specedge.runtime.engine.session import Canceller, Session, bind_array_input, run_outputs
@@ -54,36 +57,24 @@ from .onnx_builder import CONTRIB, Dim, GraphBuilder
 
 FLOAT = TensorProto.FLOAT
 CONVOLUTION_WIDTH = 3
+POSITIONS = "model.encoder.positions"
 SMALLEST_CHANNEL_SCALE = 1e-20  # a channel of zeros divides by this instead of by zero
 
 
-def build_encoder(
-    g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind, silence: Silence | None = None
-) -> None:
-    """Write Whisper's audio encoder into `g`; with `silence` the one for windows that end in silence."""
+def build_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind) -> None:
+    """Write Whisper's audio encoder into `g`."""
     root = "model.encoder"
     mel = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
     x = g.node("Transpose", [mel], perm=[0, 2, 1])
     x = _convolution(g, x, weights, f"{root}.conv1", stride=1)
     x = _convolution(g, x, weights, f"{root}.conv2", stride=2)
-    behind = None if silence is None else _SilenceBehind(g, mel, silence)
-    if behind is not None:
-        x = g.node("Slice", [x, g.ints(0), behind.n_audio, g.ints(1)])
-    positions = g.const(f"{root}.positions", weights.tensor(f"{root}.embed_positions.weight"))
+    positions = g.const(POSITIONS, weights.tensor(f"{root}.embed_positions.weight"))
     n_ctx = g.node("Shape", [x], start=1, end=2)
     x = g.node("Add", [x, g.node("Slice", [positions, g.ints(0), n_ctx, g.ints(0)])])
-    write_layers(g, x, dims, weights, "layer_norm", kind, behind)
+    write_layers(g, x, dims, weights, "layer_norm", kind)
 
 
-def write_layers(
-    g: GraphBuilder,
-    x: str,
-    dims: Dims,
-    weights: Weights,
-    last_norm: str,
-    kind: LinearKind,
-    behind: _SilenceBehind | None = None,
-) -> None:
+def write_layers(g: GraphBuilder, x: str, dims: Dims, weights: Weights, last_norm: str, kind: LinearKind) -> None:
     """Write the layers over the positions `x` `[batch, n_audio_ctx, n_audio_state]`, the norm behind them, and save.
 
     The first layer's attention is float32 in every precision: few channels of its input are far louder than the rest,
@@ -96,13 +87,10 @@ def write_layers(
         name = f"{root}.layers.{i}"
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.self_attn_layer_norm")
         kind_here = "fp32" if i == 0 else kind
-        branch = (_self_attention(g, y, dims, weights, f"{name}.self_attn", kind_here, behind, i),)
+        branch = (_self_attention(g, y, dims, weights, f"{name}.self_attn", kind_here),)
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.final_layer_norm")
         branch = feed_forward(g, y, weights, name, kind)
     features, _ = residual_norm(g, branch, residual, weights, f"{root}.{last_norm}")
-    if behind is not None:
-        features = behind.join(features, "features")
-        g.output(behind.bias, "cross_bias", FLOAT, [1, 1, 1, "n_audio_ctx"])
     g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
     g.save()
 
@@ -128,7 +116,7 @@ def find_silence(folder: Path, dims: Dims) -> Silence:
         names |= {f"key.{layer}": node.input[1], f"value.{layer}": node.input[2]}
     for name in list(names.values())[1:]:
         model.graph.output.append(helper.make_tensor_value_info(name, FLOAT, None))
-    path = folder / "silence.onnx"
+    path = folder / f".{secrets.token_hex(8)}.unfinished"  # beside its weights, where others may read a bundle
     path.write_bytes(model.SerializeToString())
     tables = {name: np.zeros((dims.n_audio_ctx, dims.n_audio_state), np.float32) for name in names}
     counts = np.zeros((dims.n_audio_ctx, 1), np.float32)
@@ -175,13 +163,39 @@ def made_up_speech(n_mels: int, n_frames: int, seed: int) -> NDArray[np.float32]
     return np.asarray(np.clip(mel + noise, _FLOOR, _PEAK), np.float32)
 
 
-def write_short_encoder(folder: Path, dims: Dims, weights: Weights, kind: LinearKind) -> None:
-    """Write `encoder_short.onnx` beside the `encoder.onnx` in `folder`, whose weights it reads. Raises as above."""
+def write_short_encoder(folder: Path, dims: Dims, out: Path, silence: Silence | None = None) -> None:
+    """Write `encoder_short.onnx` into `out`, over the weights of the `encoder.onnx` in `folder`.
+
+    The graph is that of the encoder, cut behind the audio's positions. silence: by default found now. Raises OSError,
+    BundleError.
+    """
     model = onnx.load(str(folder / "encoder.onnx"), load_external_data=False)
-    with GraphBuilder(folder, SHORT_ENCODER_GRAPH) as g:
+    nodes = list(model.graph.node)
+    places = next((node.output[0] for node in nodes if node.input[0] == POSITIONS), "")
+    added = next((node for node in nodes if node.op_type == "Add" and places in node.input), None)
+    if added is None:
+        raise BundleError(f"{folder}: the encoder graph is not one of this version; export the model again")
+    (whole,) = set(added.input) - {places}
+    with GraphBuilder(out, SHORT_ENCODER_GRAPH, prefix="short.") as g:
         for tensor in model.graph.initializer:
             g.borrow(tensor)
-        build_encoder(g, dims, weights, kind, find_silence(folder, dims))
+        mel = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
+        behind = _SilenceBehind(g, mel, silence or find_silence(folder, dims))
+        layer, names = 0, {"features": "audio.features"}
+        for node in nodes:
+            for side in (node.input, node.output):
+                side[:] = [names.get(name, name) for name in side]
+            if node.op_type == "MultiHeadAttention":
+                keys, values = (behind.join(node.input[i], f"{part}.{layer}") for i, part in ((1, "key"), (2, "value")))
+                node.input[1:] = [keys, values, "", "", behind.bias_of_scores]
+                layer += 1
+            g.append(node)
+            if whole in node.output:
+                names[whole] = g.node("Slice", [whole, g.ints(0), behind.n_audio, g.ints(1)])
+        g.output(behind.bias, "cross_bias", FLOAT, [1, 1, 1, "n_audio_ctx"])
+        features = behind.join(names["features"], "features")
+        g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
+        g.save()
 
 
 class _SilenceBehind:
@@ -263,8 +277,6 @@ def _self_attention(
     weights: Weights,
     name: str,
     kind: LinearKind,
-    behind: _SilenceBehind | None,
-    layer: int,
 ) -> str:
     parts = ("q_proj", "k_proj", "v_proj")
     if any(is_low_rank(weights, f"{name}.{part}") for part in parts):
@@ -273,10 +285,7 @@ def _self_attention(
         weight, bias = fused_projection(weights, name, parts)
         qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
         q, k, v = g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
-    rows = [q, k, v]
-    if behind is not None:
-        rows = [q, behind.join(k, f"key.{layer}"), behind.join(v, f"value.{layer}"), "", "", behind.bias_of_scores]
-    attended = g.node("MultiHeadAttention", rows, domain=CONTRIB, num_heads=dims.n_audio_head)
+    attended = g.node("MultiHeadAttention", [q, k, v], domain=CONTRIB, num_heads=dims.n_audio_head)
     return biased_linear(g, attended, weights, f"{name}.out_proj", kind)
 
 

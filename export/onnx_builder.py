@@ -36,11 +36,12 @@ class GraphBuilder:
 
     The external data file `<name>.data` is written while the graph is built. Use as a context manager: leaving it
     closes the file; `save` must come before. With `inline` the weights, a few MB at most, go into the graph file.
+    prefix: of the names of nodes and values that it makes.
 
     Raises OSError when the data file or the graph cannot be written.
     """
 
-    def __init__(self, folder: Path, name: str, *, inline: bool = False) -> None:
+    def __init__(self, folder: Path, name: str, *, inline: bool = False, prefix: str = "") -> None:
         self.path = folder / f"{name}.onnx"
         self.data_path = folder / f"{name}.data"
         self._name = name
@@ -50,7 +51,7 @@ class GraphBuilder:
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
-        self._count = 0
+        self._count, self._prefix = 0, prefix
 
     def __enter__(self) -> GraphBuilder:
         return self
@@ -117,6 +118,10 @@ class GraphBuilder:
         self._initializers.setdefault(tensor.name, tensor)
         return str(tensor.name)
 
+    def append(self, node: onnx.NodeProto) -> None:
+        """Append a node of another graph. Its names must be none that this builder makes: see `prefix`."""
+        self._nodes.append(node)
+
     def ints(self, *values: int) -> str:
         """The int64 vector `values` as an initializer."""
         return self.const("i64_" + "_".join(map(str, values)), np.array(values, np.int64))
@@ -148,14 +153,10 @@ class GraphBuilder:
     ) -> list[str]:
         """Append a node and return the names of all its outputs."""
         self._count += 1
-        if outputs == 1:
-            names = [f"{op}_{self._count}_0"]
-        else:
-            names = [f"{op}_{self._count}_{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
+        made = f"{self._prefix}{op}_{self._count}"
+        names = [f"{made}_{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
         given: dict[str, Any] = dict(attributes)
-        self._nodes.append(
-            helper.make_node(op, list(inputs), names, name=f"{op}_{self._count}", domain=domain, **given)
-        )
+        self._nodes.append(helper.make_node(op, list(inputs), names, name=made, domain=domain, **given))
         return names
 
     def save(self, metadata: Mapping[str, str] | None = None) -> None:

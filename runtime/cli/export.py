@@ -24,7 +24,7 @@ _PATH = click.Path(path_type=Path)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-def _grow(folder: Path, head: Path | None, force: bool) -> None:
+def _grow(folder: Path, head: Path | None, short_audio: bool, force: bool) -> None:
     """Change the bundle `folder` in place. Raises UsageError where something would be lost by it."""
     from specedge.export.bundling import add_to_bundle
 
@@ -36,9 +36,11 @@ def _grow(folder: Path, head: Path | None, force: bool) -> None:
             f"{folder}: has a CTC head, so it is not changed in place; copy that folder and change the copy, or add "
             "--force to replace the head"
         )
-    grown = add_to_bundle(folder, ctc=head, learnable=head is None)
-    gained = "can learn as a draft now" if head is None else "has a CTC head now"
-    click.echo(f"{grown.path}: {grown.manifest.name} {gained}")
+    grown = add_to_bundle(folder, ctc=head, learnable=head is None and not short_audio, short_audio=short_audio)
+    gained = (
+        "has a CTC head" if head is not None else "encodes short audio alone" if short_audio else "can learn as a draft"
+    )
+    click.echo(f"{grown.path}: {grown.manifest.name} {gained} now")
     if head is not None:
         say_next("bench", "talk.wav", "-m", model_argument(grown.path))
 
@@ -95,6 +97,9 @@ Examples:
 )
 @click.option("--ctc", metavar="HEAD", type=_FILE, help="Trained CTC head to include.")
 @click.option("--add-ctc", metavar="HEAD", type=_FILE, help="Add a CTC head to the bundle SOURCE.")
+@click.option(
+    "--add-short-audio", is_flag=True, help="Add what --audio-context auto needs to the bundle SOURCE of before."
+)
 @click.option("--heads", multiple=True, metavar="FILE", type=_PATH, help="Trained heads to include (repeatable).")
 @click.option("--learnable", is_flag=True, help="Let the bundle learn as a draft.")
 @click.option("--short-windows", is_flag=True, help="The model was trained with short windows (see above).")
@@ -106,12 +111,20 @@ Examples:
     help="Shortest window it was trained with (ACFT: 3.2).",
 )
 @click.option("--encoder-plain", is_flag=True, help="Bring the encoder in plain operators too, for --encoder-provider.")
-def export(source: str, out: Path | None, force: bool, add_ctc: Path | None, with_draft: bool, **given: Any) -> None:
+def export(
+    source: str,
+    out: Path | None,
+    force: bool,
+    add_ctc: Path | None,
+    add_short_audio: bool,
+    with_draft: bool,
+    **given: Any,
+) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
 
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
     openai-whisper .pt file, a whisper.cpp .bin file, a CTranslate2 or MLX folder, or with --from optimum a folder of
-    ONNX files. --add-ctc and --learnable also change a bundle SOURCE in place.
+    ONNX files. --add-ctc, --add-short-audio and --learnable also change a bundle SOURCE in place.
 
     Use --short-windows only for a model that was trained with them: windows are then encoded no further than there is
     audio, and an ordinary Whisper loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's
@@ -125,14 +138,18 @@ def export(source: str, out: Path | None, force: bool, add_ctc: Path | None, wit
     from ..bundle.bundle import MANIFEST_NAME
 
     is_bundle = (Path(source) / MANIFEST_NAME).is_file()
-    changes = {"--add-ctc": add_ctc is not None, "--learnable": given["learnable"] and is_bundle}
+    changes = {
+        "--add-ctc": add_ctc is not None,
+        "--add-short-audio": add_short_audio,
+        "--learnable": given["learnable"] and is_bundle,
+    }
     wanted = [option for option, is_wanted in changes.items() if is_wanted]
     if wanted:
         names = ("name", "adapter", "revision", "maps", "draft", "heads", "ctc", "shortest_window_s", "encoder_plain")
         others = [out, *(given[name] for name in names), given["origin"] != "auto", with_draft, len(wanted) > 1]
         if any(value not in (None, (), False) for value in others):
             raise UsageError(f"{wanted[0]} changes the bundle SOURCE in place; give no option but --force")
-        _grow(store.find(source), add_ctc, force)
+        _grow(store.find(source), add_ctc, add_short_audio, force)
         return
     if given["precision"] == "int4":
         notify("warning: int4 is smaller, not faster, and costs accuracy; int8 is the default")

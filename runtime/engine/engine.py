@@ -244,7 +244,8 @@ class Engine:
         if self._provider is not None:
             mels = [self._provider.padded(mel) for mel in mels]
         n_shared = 1 if self._provider is not None else max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
-        n_bytes = self._window_bytes(self.dims.positions(mels[0].shape[1]))
+        is_whole = ends_in_silence and not self._has_bias
+        n_bytes = self._window_bytes(self.dims.positions(self.dims.n_frames if is_whole else mels[0].shape[1]))
         if not self.lock.is_mine:
             self._budget.wait(n_bytes * len(mels))
         features: list[Features] = []
@@ -292,7 +293,11 @@ class Engine:
         n_states = n_groups * GROUP_POSITIONS - (-self.dims.n_audio_ctx // GROUP_POSITIONS) - n_groups
         bias = np.empty((1, 1, 1, n_states), np.float32)
         session, n_state = self._session(SHORT_ENCODER_GRAPH), self.dims.n_audio_state
-        found = self._features(encoder_output(session, windows, n_state, n_states, {BIAS: bias}), bias)
+        hidden = encoder_output(session, windows, n_state, n_states, {BIAS: bias})
+        if self._has_bias:
+            found = self._features(hidden, bias)
+        else:  # then a state stands where its positions were
+            found = self._features(np.repeat(hidden, np.rint(np.exp(bias.ravel())).astype(np.int64), axis=1))
         return [replace(features, n_frames=windows.shape[2], ends_in_silence=True) for features in found]
 
     def _encode_pass(self, windows: NDArray[np.float32]) -> list[Features]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +11,16 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
+from specedge.export.bundling import without_graph
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.encoder_graph import Silence, build_encoder, made_up_speech
+from specedge.export.encoder_graph import Silence, build_encoder, made_up_speech, write_short_encoder
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.export.selfcheck import relative_error
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.dims import GROUP_POSITIONS
+from specedge.runtime.bundle.manifest import SHORT_ENCODER_GRAPH
+from specedge.runtime.cli import main
+from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.many import BIAS
 from specedge.runtime.engine.session import Canceller, Session, bind_array_input, run_outputs
 from support.exported import bundle, checkpoint, engine, noise_mel, transformers_model
@@ -29,8 +36,9 @@ def test_merged_silence_is_silence_position_by_position(tmp_path: Path) -> None:
     sizes = np.full(5, GROUP_POSITIONS)
     names = ["features", *(f"{part}.{i}" for i in range(dims.n_audio_layer) for part in ("key", "value"))]
     tables = {name: rng.standard_normal((5, dims.n_audio_state)).astype(np.float32) for name in names}
-    with open_checkpoint(checkpoint()) as weights, GraphBuilder(tmp_path, "encoder_short") as g:
-        build_encoder(g, dims, weights, "fp32", Silence(tables=tables, sizes=sizes))
+    with open_checkpoint(checkpoint()) as weights, GraphBuilder(tmp_path, "encoder") as g:
+        build_encoder(g, dims, weights, "fp32")
+    write_short_encoder(tmp_path, dims, tmp_path, Silence(tables=tables, sizes=sizes))
     mel = noise_mel(dims.n_mels, 2 * N_AUDIO + 2, seed=1)
     session = Session(tmp_path / "encoder_short.onnx", Canceller(), threads=1, spin=False)
     binding = session.binding()
@@ -65,12 +73,14 @@ def short_and_whole(precision: str, variant: str = "plain") -> tuple[NDArray[np.
     mel = np.zeros((dims.n_mels, dims.n_frames), np.float32)
     mel[:, :70] = made_up_speech(dims.n_mels, 70, seed=9)
     short = made.encode(mel[:, : 2 * N_AUDIO + 2], ends_in_silence=True)
-    assert short.ends_in_silence and len(short.hidden) == short.cross[BIAS].size
-    return short.hidden, made.encode(mel).hidden, short.cross[BIAS].size
+    n_states = short.cross[BIAS].size if BIAS in short.cross else dims.n_audio_ctx
+    assert short.ends_in_silence and len(short.hidden) == n_states
+    return short.hidden, made.encode(mel).hidden, n_states
 
 
 @pytest.mark.parametrize(("precision", "variant", "n_states"), [
     ("int8", "plain", 43), ("int4", "plain", 43), ("int8", "odd lengths", 42), ("int8", "odd heads", 43),
+    ("fp32", "plain", 100),
 ])  # fmt: skip
 def test_silence_is_nearer_to_the_whole_window_than_a_cut(precision: str, variant: str, n_states: int) -> None:
     short, whole, n_found = short_and_whole(precision, variant)
@@ -91,7 +101,26 @@ def test_windows_share_a_pass_with_the_bits_of_their_own() -> None:
 
 
 def test_what_cannot_end_in_silence_is_refused() -> None:
-    for precision, n_frames in (("int8", 80), ("fp32", 82)):
-        with pytest.raises(UsageError, match="whole groups"):
-            engine(precision).encode(noise_mel(80, n_frames), ends_in_silence=True)
-    assert engine("int8").knows_silence and not engine("fp32").knows_silence
+    with pytest.raises(UsageError, match="whole groups"):
+        engine("int8").encode(noise_mel(80, 80), ends_in_silence=True)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
+def test_a_bundle_of_before_gets_it_by_one_command(
+    precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From its own graph, with the bytes of an export."""
+    folder = tmp_path / "bundle"
+    shutil.copytree(bundle(precision).path, folder)
+    before = without_graph(bundle(precision).manifest, folder, SHORT_ENCODER_GRAPH)
+    files = {name: entry for name, entry in before.files.items() if name != "encoder_short.data"}
+    (folder / "encoder_short.data").unlink()
+    (folder / "specedge.json").write_bytes(replace(before, files=files).to_bytes())
+    assert not Engine(Bundle.open(folder), threads=1, cache=False).knows_silence
+    for _ in range(2):  # where it is there, it is made again
+        assert main.main(["export", str(folder), "--add-short-audio"]) == 0
+        assert "encodes short audio alone now" in capsys.readouterr().out
+        assert Bundle.open(folder).manifest.graphs == bundle(precision).manifest.graphs
+        for name in ("encoder_short.onnx", "encoder_short.data"):
+            assert (folder / name).read_bytes() == (bundle(precision).path / name).read_bytes()
+        assert not list(folder.glob(".*"))
