@@ -100,7 +100,7 @@ class Engine:
 
     bundle: opened and verified; threads: by default the physical cores that this process may use; cache: whether
     weights packed for this CPU are kept for the next start; canceller: give one to stop the loading too; loads: the
-    graphs to load now, by default those of a transcription, any other when it is first used; decoder: the graph that
+    graphs to load now, by default those of any transcription, any other when it is first used; decoder: the graph that
     decodes, another one for a draft that learns or that knows the frequent tokens alone; budget_bytes: of keys and
     values of the windows in work, see `budget`; encoder_provider: what the encoder runs on, see `providers`.
 
@@ -137,7 +137,8 @@ class Engine:
         self.bundle = bundle
         self.dims = bundle.manifest.dims
         self._graphs = bundle.manifest.graph_names
-        loads = self._graphs if loads is None else loads
+        if loads is None:  # short audio may be all that comes, so that one of two encoders is enough
+            loads = self._graphs[1:] if SHORT_ENCODER_GRAPH in bundle.manifest.graphs else self._graphs
         self.threads = threads or threads_allowed()
         # Whether texts share passes where they can, the most paths that `forward_paths` takes, and the most texts.
         self.shares_passes = (
@@ -670,6 +671,10 @@ class Engine:
         folder = self._folder if graph in self._graphs else self.bundle.path
         if graph == MANY_GRAPH and self._packed is not None:  # packed only where the others are
             folder = self._packed_folder("-many", self._save_packed_many) or folder
+        if graph == SHORT_ENCODER_GRAPH and self._packed is not None:
+            folder = self._packed_folder("-short", self._save_packed_short) or folder
+        if graph == _ENCODER and not (folder / self.bundle.manifest.graphs[graph].file).exists():
+            folder = self.bundle.path  # what is loaded late may have been evicted
         session = load_graph(self.bundle, graph, self.canceller, folder=folder, threads=self.threads)
         if graph == self._decoder:
             self._n_columns = logit_columns(session, graph, self.dims.n_vocab, folder)
@@ -699,6 +704,9 @@ class Engine:
         if self._packed is not None:  # the same weights packed in the same order: in memory and on disk once
             decoder = self._packed / self.bundle.manifest.graphs[_DECODER].file
             packed.share(save_to.with_suffix(".data"), decoder.with_suffix(".data"))
+
+    def _save_packed_short(self, folder: Path) -> None:
+        self._pack(SHORT_ENCODER_GRAPH, folder)
 
     def _pack(self, graph: str, folder: Path) -> Path:
         save_to = folder / self.bundle.manifest.graphs[graph].file

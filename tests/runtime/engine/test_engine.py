@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import BundleError, Interrupted, UsageError
 from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.manifest import GRAPH_NAMES
 from specedge.runtime.device import most_threads
 from specedge.runtime.engine.engine import Engine, Features, State
 from specedge.runtime.engine.exactness import one_row_logits, probe_rows
@@ -259,7 +260,7 @@ def with_dims(opened: Bundle, **changes: int) -> Bundle:
 )
 def test_dimensions_that_are_not_the_graphs_are_refused(changes: dict[str, int], name: str) -> None:
     with pytest.raises(BundleError, match=rf"{name} (does|do) not fit the manifest's dimensions"):
-        Engine(with_dims(bundle("int8"), **changes), cache=False)
+        Engine(with_dims(bundle("int8"), **changes), cache=False, loads=GRAPH_NAMES)
 
 
 @pytest.mark.parametrize("what", ["name", "dtype", "shape", "missing"])

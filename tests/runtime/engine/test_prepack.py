@@ -72,6 +72,18 @@ def test_the_second_start_uses_what_the_first_one_packed(
     assert (plain_bits(precision) == first).all()
 
 
+def test_short_audio_alone_loads_one_encoder_from_packed_weights(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mel = noise_mel(80, 82)
+    expected = Engine(bundle("int8"), threads=1, cache=False).encode(mel, ends_in_silence=True).hidden
+    for _ in range(2):
+        made = Engine(bundle("int8"), threads=1)
+        assert (made.encode(mel, ends_in_silence=True).hidden == expected).all()
+        monkeypatch.setattr(Engine, "_save_packed_short", lambda *_: pytest.fail("packed again"))
+    assert "encoder" not in made._sessions and len(list(cache.glob("*-short"))) == 1
+    shutil.rmtree(cache)  # as if it were evicted: the whole window's encoder comes from the bundle
+    assert made.encode(noise_mel(80, 200)).hidden.any()
+
+
 def test_without_the_cache_nothing_is_written(cache: Path) -> None:
     plain_bits()
     assert not cache.exists()
