@@ -140,6 +140,20 @@ def _with_draft(manifest: Manifest, draft: Bundle, folder: Path) -> Manifest:
     return replace(manifest, files=files)
 
 
+def _with_layers(manifest: Manifest, inside: Bundle, folder: Path) -> Manifest:
+    """`manifest` with the draft that was written into draft/ of `folder`; files that both have are there once."""
+    files = dict(manifest.files)
+    for name in (MANIFEST_NAME, *inside.manifest.files):
+        path = folder / DRAFT_FOLDER / name
+        entry = file_entry(path)
+        if entry == manifest.files.get(name):
+            with contextlib.suppress(OSError):  # a file system without links keeps the copy
+                os.link(folder / name, path.with_name(f"{name}.link"))
+                os.replace(path.with_name(f"{name}.link"), path)
+        files[f"{DRAFT_FOLDER}/{name}"] = entry
+    return replace(manifest, files=files)
+
+
 Report = Callable[[int, int], None]
 """Called with the number of weights read so far and the number to read in all."""
 REPLACED = "replaced"  # where a bundle waits in a hidden folder while another takes its name
@@ -157,6 +171,7 @@ def write_bundle(
     replace_existing: bool = False,
     maps: Sequence[Path] = (),
     draft: Bundle | None = None,
+    layers: Checkpoint | None = None,
     heads: Sequence[Heads] = (),
     ctc: Path | None = None,
     short_windows: bool = False,
@@ -168,8 +183,9 @@ def write_bundle(
     """Build the bundle `out` from an opened checkpoint and return it, checked.
 
     maps, draft, heads, ctc: what it brings along for the drafters of these names, heads besides the checkpoint's, ctc
-    the file of a trained head; learnable: with graphs that a draft learns with; encoder_plain: with an encoder for
-    execution providers; for the windows see Manifest.
+    the file of a trained head; layers: a draft over the same encoder (`draft_layers`), in the place of `draft`;
+    learnable: with graphs that a draft learns with; encoder_plain: with an encoder for execution providers; for the
+    windows see Manifest.
 
     Raises BundleError and MapError when what it is to bring is none, or of another model, CheckpointError when weights
     or vocabulary cannot be used, Interrupted on Ctrl-C during the self-check, ExactnessError when the graphs do not
@@ -188,6 +204,11 @@ def write_bundle(
             if encoder_plain:
                 manifest = with_plain_encoder(manifest, weights, folder)
             manifest = _with_more(manifest, folder, folder, draft, ctc, learnable)
+            if layers is not None:
+                inside = write_bundle(
+                    layers, folder / DRAFT_FOLDER, precision=precision, name=f"{name}-draft", version=version
+                )
+                manifest = _with_layers(manifest, inside, folder)
             made = Bundle(path=folder, manifest=manifest, digest="")
             numbers = check_bundle(made, weights, checkpoint.spec, PRECISIONS[precision])
             has_exact_paths = numbers.get("tree_invariance", {"exact": True})["exact"]

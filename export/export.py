@@ -48,7 +48,8 @@ def export_to(
 
     source: a checkpoint folder or file, a hub id or a catalogue name. origin: "auto", or "optimum" for a folder of ONNX
     files. adapter: a LoRA folder to merge. maps, draft, heads, ctc: what the bundle brings along, token maps, the
-    folder of a smaller bundle that drafts for it, files of trained heads, one of each kind, and of a CTC head.
+    folder of a smaller bundle that drafts for it or a file of draft layers, files of trained heads, one of each kind,
+    and of a CTC head. A published model gets the layers that are shipped for it, unless it brings something else.
     learnable: with the graphs that a draft learns with. short_windows, shortest_window_s: whether the model was trained
     with short windows too, and the shortest of them; the catalogue knows both of its own checkpoints. encoder_plain:
     with a second encoder in plain operators, for execution providers other than the CPU's.
@@ -58,6 +59,7 @@ def export_to(
     _check_installed()
     from .bundling import check_target, write_bundle
     from .checkpoint import open_heads
+    from .draft_layers import open_layers, shipped
     from .sources import forget
 
     name = store.check_name(name or _name_of(source, precision))
@@ -68,6 +70,8 @@ def export_to(
     if encoder_plain and isinstance(checkpoint.spec.dims, ChunkDims):
         checkpoint.close()
         raise UsageError(f"{source}: has Qwen's encoder, which is not written in plain operators")
+    brought = draft if draft is not None else None if heads or ctc or adapter else shipped(checkpoint)
+    layers = None if brought is None or brought.is_dir() else open_layers(brought, checkpoint)
     with checkpoint, Progress(None, "weights", f"export {name}") as progress:
 
         def report(n_read: int, n_total: int) -> None:
@@ -82,7 +86,8 @@ def export_to(
             version=__version__,
             replace_existing=force,
             maps=maps,
-            draft=None if draft is None else Bundle.open(draft),
+            draft=None if draft is None or layers is not None else Bundle.open(draft),
+            layers=layers,
             heads=[open_heads(file, checkpoint.spec) for file in heads],
             ctc=ctc,
             learnable=learnable,

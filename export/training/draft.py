@@ -30,8 +30,9 @@ from specedge.runtime.drafters.draft.translate import Remapped, Translation
 from specedge.runtime.papers.across_words import AcrossWords
 
 from ..checkpoint import Checkpoint, open_checkpoint
+from ..draft_layers import SUFFIX, write_layers
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
-from .early_stopping import EarlyStopping, Plan, split
+from .early_stopping import EarlyStopping, Plan, split, writing
 from .features import LEFT_OUT, Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
 from .nets import IGNORE, DraftNet, decoder_of, vocabulary_matrix
 
@@ -204,7 +205,11 @@ def train_draft(
     do not fit, the work folder or `out` is of something else or the audio too little, ResourceError when a file cannot
     be written.
     """
-    check_out(out, DRAFT)
+    is_file = out.suffix == SUFFIX
+    if is_file and n_layers is None:
+        raise UsageError(f"-o {out}: a file holds layers of the target, --layers; give a folder for --from")
+    if not is_file:
+        check_out(out, DRAFT)
     source, work = course.source, course.work
     with ExitStack() as stack:
         own = stack.enter_context(open_checkpoint(source)) if is_checkpoint(source) else None
@@ -232,7 +237,12 @@ def train_draft(
         trainer = DraftTrainer(plan, net, texts, teacher, work)
         trainer.run_or_go_on("train draft", course.notify, course.device)
         weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
-        write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target.manifest.source.id)
+        if is_file and n_layers is not None:
+            with writing(out):
+                write_layers(out, begun, weights, n_layers)
+        else:
+            target_id = target.manifest.source.id
+            write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target_id)
     return TrainedDraft(
         path=out,
         n_steps=trainer.step,

@@ -91,7 +91,7 @@ Examples:
 @click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
 @click.option("--force", is_flag=True, help="Replace an existing bundle or CTC head.")
 @click.option("--map", "maps", multiple=True, metavar="X.tmap", type=_PATH, help="Token map to include (repeatable).")
-@click.option("--draft", metavar="MODEL", help="Smaller model to include as its draft.")
+@click.option("--draft", metavar="MODEL", help="Smaller model, or file of `train draft --layers`, as its draft.")
 @click.option(
     "--with-draft", is_flag=True, help="Get the best known draft for SOURCE, a catalogue name, and include it."
 )
@@ -155,7 +155,9 @@ def export(
         notify("warning: int4 is smaller, not faster, and costs accuracy; int8 is the default")
     if with_draft and given["draft"] is not None:
         raise UsageError("--with-draft and --draft both name a draft; give one of them")
-    draft = None if given["draft"] is None else store.find(given["draft"])
+    draft = given["draft"]
+    if draft is not None:
+        draft = Path(draft) if Path(draft).is_file() else store.find(draft)
     if with_draft:
         draft, _ = pull_draft(source, precision=given["precision"])
     bundle = export_to(source, out, force=force, **given | {"draft": draft})

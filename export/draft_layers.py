@@ -1,0 +1,119 @@
+"""Decoder layers that draft for one checkpoint over its own encoder, as a file of a few megabytes.
+
+A draft of `specedge train draft --layers` shares all else with its target: encoder, token table, vocabulary. So its
+file holds layers, positions and the last norm alone, matrices as int8 with a float32 scale a row. `fingerprint` says
+whose they are, by weights that training changes, at half precision, in which most checkpoints are stored.
+
+The distribution `specedge-drafts` brings such files for published models (`shipped`); its README names what they were
+trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.errors import CheckpointError, UsageError
+
+from .checkpoint import Checkpoint
+from .spec import F32, Stored, TensorSource, expected_shapes
+
+SUFFIX = ".safetensors"
+_SHIPPED = "specedge_drafts"  # the module of the distribution
+_FORMAT = "specedge-draft-layers"
+_SCALE = ".scale"
+_TELLING = (
+    "model.encoder.conv1.weight",
+    "model.encoder.layer_norm.weight",
+    "model.decoder.layer_norm.weight",
+    "model.decoder.layer_norm.bias",
+)
+
+
+def fingerprint(checkpoint: Checkpoint) -> str:
+    """SHA-256, in hex, that tells a published model from others of its shape. Raises CheckpointError."""
+    hasher = hashlib.sha256()
+    for name in _TELLING:
+        hasher.update(checkpoint.tensor(name).astype("<f2").tobytes())
+    return hasher.hexdigest()
+
+
+def write_layers(path: Path, target: Checkpoint, trained: Mapping[str, F32], n_layers: int) -> None:
+    """Write the `trained` weights of a draft of `n_layers` layers for `target`, by their canonical names.
+
+    Raises CheckpointError for weights of `target`, OSError.
+    """
+    from safetensors.numpy import save_file
+
+    tensors = dict[str, NDArray[np.generic]]()
+    for name, value in trained.items():
+        if value.ndim < 2:
+            tensors[name] = value.astype(np.float32)
+            continue
+        scale = np.maximum(np.abs(value).max(axis=1, keepdims=True), 1e-12) / 127
+        tensors[name], tensors[name + _SCALE] = np.rint(value / scale).astype(np.int8), scale.astype(np.float32)
+    said = {"format": _FORMAT, "target": fingerprint(target), "n_layers": str(n_layers)}
+    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path, metadata=said)
+
+
+class _Layered(TensorSource):
+    """The target's weights, with layers of a draft in the place of its decoder's."""
+
+    def __init__(self, path: Path, target: Checkpoint, layers: Mapping[str, F32], n_layers: int) -> None:
+        dims = replace(target.spec.dims, n_text_layer=n_layers)
+        self._layers, self._target = layers, target
+        self.spec = replace(target.spec, dims=dims, heads=None, generation=_without_heads(target.spec.generation))
+        self.entries = {
+            name: Stored(layers[name].shape if name in layers else shape, "F32", path)
+            for name, shape in expected_shapes(self.spec)
+        }
+
+    def _read(self, name: str) -> F32:
+        return self._layers[name] if name in self._layers else self._target.tensor(name)
+
+
+def open_layers(path: Path, target: Checkpoint) -> Checkpoint:
+    """The draft in the file `path` as a checkpoint that reads all else from `target`.
+
+    Raises CheckpointError for a file that is none, UsageError for layers of another model.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            said = file.metadata() or {}
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: no file of draft layers: {error}") from error
+    if said.get("format") != _FORMAT or not said.get("n_layers", "").isdecimal():
+        raise CheckpointError(f"{path}: no draft layers, expected a file of `specedge train draft --layers`")
+    if said.get("target") != fingerprint(target):
+        raise UsageError(f"{path}: was trained for another model than {target.spec.source.id}")
+    layers = {
+        name: (value * stored[name + _SCALE]).astype(np.float32) if name + _SCALE in stored else value
+        for name, value in stored.items()
+        if not name.endswith(_SCALE)
+    }
+    source = _Layered(path, target, layers, int(said["n_layers"]))
+    return Checkpoint(source.spec, source, folder=target.folder, where=str(path))
+
+
+def shipped(target: Checkpoint) -> Path | None:
+    """The file of the layers that come with a published model; None for other models, or without the distribution."""
+    found = importlib.util.find_spec(_SHIPPED)
+    places = [] if found is None else list(found.submodule_search_locations or [])
+    if not places or target.spec.heads is not None:
+        return None
+    path = Path(places[0]) / f"{fingerprint(target)[:16]}{SUFFIX}"
+    return path if path.is_file() else None
+
+
+def _without_heads(generation: Mapping[str, object]) -> dict[str, object]:
+    """Without the heads of the deeper decoder that follow the audio."""
+    return {name: value for name, value in generation.items() if name != "alignment_heads"}
