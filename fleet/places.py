@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from specedge.errors import AudioError, AudioNotFoundError, ResourceError, SpecedgeError, UsageError
 from specedge.files import write_atomic
@@ -29,7 +29,6 @@ else:
     import fcntl
 
 LOCK = ".lock"
-_BLOCK_BYTES = 1 << 20
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
@@ -196,10 +195,7 @@ def find_sources(
 
 
 def _on_disk(name: str, notify: Callable[[str], None]) -> Iterator[Source]:
-    def refuse(error: Exception) -> None:
-        raise error
-
-    for path in expand_folders([name], notify=notify, report=refuse):
+    for path in expand_folders([name], notify=notify):
         try:
             status = os.stat(path)
         except FileNotFoundError:
@@ -232,32 +228,21 @@ def local_copy(path: str) -> Iterator[str]:
     if not is_url(path):
         yield path
         return
-    try:
-        names = Names(parent=Path(tempfile.gettempdir()), prefix="specedge-fleet-", suffix=".audio")
-        with temporary_file(names) as copy:  # which sweeps the copies of workers that were killed
-            with open(copy, "wb") as file:
-                _fetch(path, file)
-            yield str(copy)
-    except OSError as error:
-        if error.errno in _NO_ROOM and not isinstance(error, SpecedgeError):
-            reason = f"no room for a copy of {path} in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR elsewhere"
-            raise ResourceError(reason) from error
-        raise
+    names = Names(parent=Path(tempfile.gettempdir()), prefix="specedge-fleet-", suffix=".audio")
+    with temporary_file(names) as copy:  # which sweeps the copies of workers that were killed
+        _fetch(path, copy)
+        yield str(copy)
 
 
-def _fetch(url: str, copy: BinaryIO) -> None:
+def _fetch(url: str, copy: Path) -> None:
     files, root = _opened(url)
-
-    def blocks() -> Iterator[bytes]:
-        try:
-            with files.open(root, "rb") as source:
-                while block := source.read(_BLOCK_BYTES):
-                    yield block
-        except Exception as error:  # each store has errors of its own
-            raise AudioError(f"{url}: cannot be read: {_reason(error)}") from error
-
-    for block in blocks():
-        copy.write(block)
+    try:
+        files.get_file(root, str(copy))
+    except Exception as error:  # each store has errors of its own
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            reason = f"no room for a copy of {url} in {copy.parent}: {error.strerror}; set TMPDIR elsewhere"
+            raise ResourceError(reason) from error
+        raise AudioError(f"{url}: cannot be read: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

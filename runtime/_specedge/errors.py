@@ -114,3 +114,8 @@ class Terminated(Interrupted):
     """The system or another program asked to end: SIGTERM."""
 
     exit_code = 143
+
+
+def refuse(error: Exception) -> None:
+    """Raise it: what is told of errors where nothing is to be passed over."""
+    raise error

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Literal, Protocol, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import AudioError, AudioNotFoundError, ResourceError, UsageError
+from specedge.errors import AudioError, AudioNotFoundError, ResourceError, UsageError, refuse
 from specedge.leftovers import Names, temporary_file
 
 from ..console import silently, warn
@@ -479,7 +479,7 @@ def decode_audio(
 
 
 def expand_folders(
-    names: Sequence[str], *, notify: Callable[[str], None], report: Callable[[Exception], None]
+    names: Sequence[str], *, notify: Callable[[str], None], report: Callable[[Exception], None] = refuse
 ) -> list[str]:
     """`names` with every folder replaced by the audio files in it.
 

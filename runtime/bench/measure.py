@@ -301,11 +301,7 @@ def read_references(paths: Sequence[Path], n_files: int) -> tuple[str, ...]:
     """The text of each transcript, which are in the files' order. Raises UsageError."""
     if paths and len(paths) != n_files:
         raise UsageError(f"--reference: got {len(paths)} for {n_files} inputs, expected one for each, in their order")
-
-    def report(error: Exception) -> None:
-        raise error
-
-    return tuple(" ".join(read_sentences([str(path)], report=report)) for path in paths)
+    return tuple(" ".join(read_sentences([str(path)])) for path in paths)
 
 
 def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str]) -> Row:

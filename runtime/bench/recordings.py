@@ -37,7 +37,7 @@ def read_recordings(sources: Sequence[str], language: str | None = None) -> list
         if source.endswith(".jsonl"):
             found += _of_list(Path(source), language)
         else:
-            found += [_with_text(file, language) for file in expand_folders([source], notify=notify, report=_refuse)]
+            found += [_with_text(file, language) for file in expand_folders([source], notify=notify)]
     return found
 
 
@@ -64,9 +64,5 @@ def _of_list(path: Path, language: str | None) -> list[Recording]:
 
 def _with_text(file: str, language: str | None) -> Recording:
     text = Path(file).with_suffix(".txt")
-    said = " ".join(read_sentences([str(text)], report=_refuse)) if text.is_file() else ""
+    said = " ".join(read_sentences([str(text)])) if text.is_file() else ""
     return Recording(file=file, text=said, language=language)
-
-
-def _refuse(error: Exception) -> None:
-    raise error

@@ -72,10 +72,7 @@ def _known(name: str) -> str:
     """The lines of the text. Raises UsageError for a file that is missing, unreadable or empty."""
     from ..text.transcripts import find_transcripts, read_sentences
 
-    def refuse(error: Exception) -> None:
-        raise error
-
-    text = "\n".join(read_sentences(find_transcripts([name]), report=refuse))
+    text = "\n".join(read_sentences(find_transcripts([name])))
     if not text.strip():
         raise UsageError(f"{name}: holds no words, expected the text of the audio")
     return text

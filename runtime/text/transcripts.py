@@ -21,7 +21,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from specedge.errors import UsageError
+from specedge.errors import UsageError, refuse
 
 from .tokenizer import Tokenizer
 
@@ -91,7 +91,7 @@ def _in_folder(folder: Path) -> list[str]:
 def read_sentences(
     files: Sequence[str],
     *,
-    report: Callable[[Exception], None],
+    report: Callable[[Exception], None] = refuse,
     on_bytes: Callable[[int], None] = lambda n_bytes: None,
     stdin: BufferedReader | None = None,
 ) -> Iterator[str]:

@@ -115,10 +115,10 @@ def test_a_store_of_an_unknown_kind_is_one_line() -> None:
 def test_a_disk_without_room_for_a_copy_is_the_worker_s_fault(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec.filesystem("memory").pipe_file("/bucket/a.wav", b"sound")
 
-    def full(url: str, copy: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("specedge.fleet.places._fetch", full)
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "get_file", full)
     with pytest.raises(ResourceError, match="no room for a copy of memory://bucket/a.wav .*; set TMPDIR elsewhere"):
         with local_copy("memory://bucket/a.wav"):
             pass
