@@ -105,7 +105,8 @@ class Adapter:
 
     def reset(self) -> None:
         """Back to the unadapted draft."""
-        for mine, served, first in zip(self.trained.values(), self.factors, (self._start, 0), strict=True):
+        firsts = (self._start, np.zeros_like(self.factors[1]))
+        for mine, served, first in zip(self.trained.values(), self.factors, firsts, strict=True):
             mine[...] = served[...] = first
         self._adam.reset()
 
