@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.errors import ModelError, ModelNotFoundError, ResourceError, UsageError
-from specedge.leftovers import Names, temporary_file
+from specedge.files import write_atomic
 
 from . import catalogue
 
@@ -143,12 +143,13 @@ def find_file(name: str) -> Path:
     Raises ModelError when it is missing or another file; the message says how to get it.
     """
     known, path = catalogue.FILES[name], file_path(name)
+    advice = f"get it with `specedge models pull {name}`, or {_by_hand(name)}"
     try:
         content = path.read_bytes() if path.stat().st_size == known.size_bytes else b""
     except OSError:
-        raise ModelNotFoundError(f"{name} is not installed; {_how_to_get_file(name)}") from None
+        raise ModelNotFoundError(f"{name} is not installed; {advice}") from None
     if hashlib.sha256(content).hexdigest() != known.sha256:
-        raise ModelError(f"{path}: not the file known as {name}; remove it, then {_how_to_get_file(name)}")
+        raise ModelError(f"{path}: not the file known as {name}; remove it, then {advice}")
     return path
 
 
@@ -165,19 +166,13 @@ def fetch_file(name: str) -> Path:
         return find_file(name)
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         raise ModelNotFoundError(f"{name} is not installed and HF_HUB_OFFLINE is set: {_by_hand(name)}")
-    content = _download(known)
-    target = file_path(name)
-    make_folder()
+    content, target = _download(known), file_path(name)
     try:
+        make_folder()
         target.parent.mkdir(exist_ok=True)
-        with temporary_file(Names(parent=target.parent, prefix=".fetched-")) as temporary:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
     except OSError as error:
         raise ResourceError(f"{target}: cannot be written ({error.strerror}); set SPECEDGE_HOME elsewhere") from None
+    write_atomic(target, content)
     return target
 
 
@@ -203,10 +198,6 @@ def _download(known: catalogue.KnownFile) -> bytes:
 
 def _by_hand(name: str) -> str:
     return f"save {catalogue.FILES[name].url} as {file_path(name)}"
-
-
-def _how_to_get_file(name: str) -> str:
-    return f"get it with `specedge models pull {name}`, or {_by_hand(name)}"
 
 
 def remove_file(name: str) -> Path:
