@@ -39,9 +39,9 @@ from .spec import (
     SafetensorsSource,
     Source,
     Spec,
-    Stored,
     TensorSource,
     TorchSource,
+    check_finite,
     check_tensor,
     plain_name,
     read_json,
@@ -88,7 +88,7 @@ class Checkpoint:
         value = self._weights.read(self._stored(name))
         if self._adapter is not None:
             value = self._adapter.merge(name, value)
-        self._check_finite(name, value)
+        check_finite(name, value, self._where)
         return self.spec.in_order(name, value) if isinstance(self.spec, SpeechSpec) else value
 
     def parts(self, name: str) -> Iterator[F32]:
@@ -98,7 +98,7 @@ class Checkpoint:
             yield from in_parts(self.tensor(name))
             return
         for value in self._weights.parts(self._stored(name), ROWS_AT_ONCE):
-            self._check_finite(name, value)
+            check_finite(name, value, self._where)
             yield value
 
     def _stored(self, name: str) -> str:
@@ -107,10 +107,6 @@ class Checkpoint:
         if name not in self._stored_as:
             raise CheckpointError(f"{self._where}: tensor {name} is missing")
         return self._stored_as[name]
-
-    def _check_finite(self, name: str, value: F32) -> None:
-        if not np.isfinite(value).all():
-            raise CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
 
     def adapt(self, adapter: lora.Adapter) -> None:
         """Read weights with `adapter` merged from now on. Raises CheckpointError unless it fits."""
@@ -319,22 +315,6 @@ TOKENS = "head_tokens"
 HEADS = Kind("file of trained heads", lambda head: head[8:9] == b"{" and f'"{TOKENS}":'.encode() in head)
 
 
-class _Named:
-    """The tensors of a file of heads."""
-
-    def __init__(self, source: TensorSource, where: Path) -> None:
-        self._source, self._where = source, where
-
-    def has(self, name: str) -> bool:
-        return name in self._source.entries
-
-    def tensor(self, name: str) -> NDArray[np.float32]:
-        value = self._source.read(name)
-        if not np.isfinite(value).all():
-            raise CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the file is damaged")
-        return value
-
-
 def open_heads(path: Path, spec: Spec) -> Heads:
     """The heads in a file of `specedge train heads`, or in the one in a folder, for the model of `spec`.
 
@@ -342,14 +322,13 @@ def open_heads(path: Path, spec: Spec) -> Heads:
     """
     file = _file(path)
     source = SafetensorsSource([file])
-    named = _Named(source, file)
     found = _spec_of(set(source.entries), file)
     d, n_vocab = spec.dims.n_text_state, spec.dims.n_vocab
-    tokens = _tokens(named, source.entries[TOKENS], n_vocab, file) if named.has(TOKENS) else None
+    tokens = _tokens(source, n_vocab, file) if source.has(TOKENS) else None
     n_rows = n_vocab if tokens is None else len(tokens)
     for name, shape in head_shapes(found, d, spec.n_text_ffn, n_rows):
         check_tensor(source.entries.get(name), name, shape, str(file))
-    return Heads(spec=found, weights=named, tokens=tokens)
+    return Heads(spec=found, weights=source, tokens=tokens)
 
 
 def _file(path: Path) -> Path:
@@ -383,9 +362,9 @@ def _count(names: set[str], pattern: str) -> int:
     return 1 + max((int(found[1]) for name in names if (found := re.match(pattern, name))), default=-1)
 
 
-def _tokens(named: _Named, stored: Stored, n_vocab: int, file: Path) -> NDArray[np.int64]:
-    check_tensor(stored, TOKENS, stored.shape, str(file))
-    tokens = named.tensor(TOKENS).astype(np.int64)
+def _tokens(source: SafetensorsSource, n_vocab: int, file: Path) -> NDArray[np.int64]:
+    check_tensor(source.entries[TOKENS], TOKENS, source.entries[TOKENS].shape, str(file))
+    tokens = source.tensor(TOKENS).astype(np.int64)
     if tokens.ndim != 1 or not tokens.size or tokens[0] < 0 or tokens[-1] >= n_vocab or (np.diff(tokens) <= 0).any():
         raise CheckpointError(f"{file}: {TOKENS} must be rising token ids below {n_vocab}")
     return tokens

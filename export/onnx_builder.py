@@ -130,17 +130,9 @@ class GraphBuilder:
         """The float32 scalar `value` as an initializer."""
         return self.const(f"f32_{value!r}", np.array(value, np.float32))
 
-    def node(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        *,
-        outputs: Sequence[str] | int = 1,
-        domain: str = "",
-        **attributes: Attribute,
-    ) -> str:
-        """Append a node and return the name of its first output; `outputs` names them or gives their number."""
-        return self.nodes(op, inputs, outputs=outputs, domain=domain, **attributes)[0]
+    def node(self, op: str, inputs: Sequence[str], **options: Any) -> str:
+        """Append a node as `nodes` does, and return the name of its first output."""
+        return self.nodes(op, inputs, **options)[0]
 
     def nodes(
         self,
@@ -151,7 +143,7 @@ class GraphBuilder:
         domain: str = "",
         **attributes: Attribute,
     ) -> list[str]:
-        """Append a node and return the names of all its outputs."""
+        """Append a node and return the names of its outputs; `outputs` names them or gives their number."""
         self._count += 1
         made = f"{self._prefix}{op}_{self._count}"
         names = [f"{made}_{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)

@@ -20,7 +20,7 @@ from onnx import helper
 from specedge.runtime.device import threads_allowed
 from specedge.runtime.engine.session import Canceller, Session, bind_array_input, run_outputs
 
-from .onnx_builder import Attribute, Dim, GraphBuilder, make_model
+from .onnx_builder import Dim, GraphBuilder, make_model
 
 Array = NDArray[Any]
 RUN_BYTES = 48 << 20  # of weights
@@ -57,16 +57,8 @@ class Reference(GraphBuilder):
             )
         return name
 
-    def nodes(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        *,
-        outputs: Sequence[str] | int = 1,
-        domain: str = "",
-        **attributes: Attribute,
-    ) -> list[str]:
-        names = super().nodes(op, inputs, outputs=outputs, domain=domain, **attributes)
+    def nodes(self, op: str, inputs: Sequence[str], **options: Any) -> list[str]:
+        names = super().nodes(op, inputs, **options)
         self._held_bytes += sum([self._weights[name].nbytes for name in inputs if name.endswith(".weight")])
         if self._held_bytes > RUN_BYTES:
             self._run()

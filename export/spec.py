@@ -322,11 +322,26 @@ def _renamed(tensors: Mapping[str, _T], rename: Callable[[str], str], path: Path
     return found
 
 
+def check_finite(name: str, value: F32, where: str) -> None:
+    """Raises CheckpointError, which says `where`, for a tensor with numbers that are none."""
+    if not np.isfinite(value).all():
+        raise CheckpointError(f"{where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
+
+
 class TensorSource:
     """Named tensors on disk, of which `entries` costs headers only."""
 
     entries: Mapping[str, Stored]
     _read: Callable[[str], F32]
+
+    def has(self, name: str) -> bool:
+        return name in self.entries
+
+    def tensor(self, name: str) -> F32:
+        """As `read`, and refused where it is not finite."""
+        value = self.read(name)
+        check_finite(name, value, str(self.entries[name].path))
+        return value
 
     def read(self, name: str) -> F32:
         """One tensor: float32, C-contiguous. Raises CheckpointError."""

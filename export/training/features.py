@@ -438,7 +438,7 @@ def _read_index(folder: Path, name: str) -> list[Line]:
 
 def _n_bytes(line: Line) -> int:
     """Of the arrays of a window."""
-    n_values = sum(math.prod(shape) for shapes in line["shapes"].values() for shape in shapes)
+    n_values: int = sum(math.prod(shape) for shapes in line["shapes"].values() for shape in shapes)
     return n_values * np.dtype(np.float16).itemsize
 
 
