@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import CheckpointError, ResourceError, SpecedgeError, UsageError
-from specedge.files import check_folder
+from specedge.errors import CheckpointError, UsageError
+from specedge.files import check_folder, scratch_folder
 
 from ..checkpoint import HEADS_FILE, Checkpoint
 from ..spec import expected_shapes, read_json
+from .early_stopping import writing
 
 DRAFT = "specedge_draft_of"
 UNFROZEN = "specedge_last_layer_of"
@@ -75,33 +76,24 @@ def write_checkpoint(
     kept = [name for name, _ in expected_shapes(spec) if name not in trained and _is_part(name, n_layers)]
     tensors = {name: _smallest(checkpoint.tensor(name)) for name in kept}
     tensors |= {name: np.ascontiguousarray(value) for name, value in trained.items()}
-    unfinished = out.with_name(f".{out.name}.unfinished")
-    try:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        config = {name: value for name, value in spec.config.items() if not name.startswith(_OF_HEADS)}
-        config |= {"architectures": ["WhisperForConditionalGeneration"], "decoder_layers": n_layers, mark: target}
-        generation = dict(spec.generation)
-        if n_layers != spec.dims.n_text_layer:  # those of the deeper decoder
-            generation.pop("alignment_heads", None)
+    config = {name: value for name, value in spec.config.items() if not name.startswith(_OF_HEADS)}
+    config |= {"architectures": ["WhisperForConditionalGeneration"], "decoder_layers": n_layers, mark: target}
+    generation = dict(spec.generation)
+    if n_layers != spec.dims.n_text_layer:  # those of the deeper decoder
+        generation.pop("alignment_heads", None)
+    with writing(out), scratch_folder(out) as folder:
+        folder.chmod(0o755)
         for name, value in zip(_CONFIGS, (config, generation, spec.preprocessor), strict=True):
             if value:
-                _dump(unfinished / f"{name}.json", value)
-        if checkpoint.folder is not None:
-            for name in _TOKENIZER_FILES:
-                if (checkpoint.folder / name).is_file():
-                    shutil.copyfile(checkpoint.folder / name, unfinished / name)
-        save_file(tensors, unfinished / _WEIGHTS, metadata={"format": "pt"})
-        beside(unfinished)
+                (folder / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", "utf-8")
+        for name in _TOKENIZER_FILES:
+            if checkpoint.folder is not None and (checkpoint.folder / name).is_file():
+                shutil.copyfile(checkpoint.folder / name, folder / name)
+        save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
+        beside(folder)
         if os.path.lexists(out):
             shutil.rmtree(out)
-        os.rename(unfinished, out)
-    except SpecedgeError:
-        raise
-    except OSError as error:
-        raise ResourceError(f"{out}: cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        os.rename(folder, out)
 
 
 def _is_part(name: str, n_layers: int) -> bool:
@@ -114,7 +106,3 @@ def _smallest(value: NDArray[np.float32]) -> NDArray[Any]:
     """The same values in float16 where it holds them all exactly, so that the encoder stays the same to the bit."""
     half = value.astype(np.float16)
     return half if np.array_equal(half.astype(np.float32), value) else value
-
-
-def _dump(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
