@@ -173,3 +173,10 @@ def test_graphs_need_nothing_but_the_runtime(precision: str, graph: str) -> None
     entries = [{e.key: e.value for e in t.external_data} for t in model.graph.initializer if t.external_data]
     assert {entry["location"] for entry in entries} == {f"{graph}.data"}
     assert all(int(entry["offset"]) % 4096 == 0 for entry in entries)
+
+
+def test_no_scale_couples_the_rows_of_a_decoder() -> None:
+    """The operators that round a whole tensor with one scale are what makes other int8 exports inexact."""
+    for precision in PRECISIONS:
+        model = onnx.load(str(bundle(precision).file("decoder.onnx")), load_external_data=False)
+        assert not {"DynamicQuantizeLinear", "DynamicQuantizeMatMul"} & {node.op_type for node in model.graph.node}
