@@ -32,7 +32,8 @@ FLOORS = (
     ("runtime/audio", "runtime/decoding"),
     ("runtime/engine",),
     ("maps", "runtime/bundle", "runtime/device.py"),
-    ("models", "runtime/interrupt.py", "runtime/options.py", "runtime/text", "runtime/_specedge/files.py"),
+    ("models", "runtime/interrupt.py", "runtime/options.py", "runtime/text"),
+    ("runtime/_specedge/files.py",),
     ("runtime/console.py", "runtime/registered.py", "runtime/_specedge/leftovers.py", "runtime/_specedge/errors.py"),
     ("runtime/_specedge/version.py", "runtime/__init__.py"),
 )
