@@ -80,10 +80,10 @@ def fetch(
     on a terminal only, and only if `progress` is given. Raises CheckpointError, UsageError for a hub over plain http,
     or ResourceError when the disk is full.
     """
-    import huggingface_hub
+    from huggingface_hub import constants
 
     revision = revision or catalogue.pinned(hub_id)
-    endpoint = os.environ.get("HF_ENDPOINT") or huggingface_hub.constants.ENDPOINT
+    endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
     at = f"{hub_id} at revision {revision}" if revision else hub_id
     is_offline = _is_offline()
     failure: Exception = CheckpointError(
