@@ -161,6 +161,7 @@ SCHEMA_VERSION = 1
 DEFAULT_BUDGET_BYTES = 16 << 20
 MIN_BUDGET_BYTES = 256 << 10
 _BUSY_S = 5.0
+_WAL_BYTES = 1 << 20
 _FULL_SHARE = 0.8  # of the pages in use before anything is evicted
 _KEPT_SHARE = 0.75
 _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
@@ -312,7 +313,7 @@ def _is_broken(error: Exception) -> bool:
 
 
 def _connect(path: Path, budget_bytes: int) -> sqlite3.Connection:
-    connection = _open_database(path)
+    connection = _open_database(path, logs_ahead=True)
     try:
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
         connection.execute(f"PRAGMA max_page_count = {max(budget_bytes // page_bytes, 1)}").fetchall()
@@ -323,8 +324,8 @@ def _connect(path: Path, budget_bytes: int) -> sqlite3.Connection:
     return connection
 
 
-def _open_database(path: str | os.PathLike[str]) -> sqlite3.Connection:
-    """Open a private database, made if it is new.
+def _open_database(path: str | os.PathLike[str], *, logs_ahead: bool = False) -> sqlite3.Connection:
+    """Open a private database, made if it is new; `logs_ahead`: with a write-ahead log.
 
     Raises sqlite3.DatabaseError for another version or no database, UnicodeDecodeError for some damaged ones.
     """
@@ -332,7 +333,8 @@ def _open_database(path: str | os.PathLike[str]) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA trusted_schema = OFF").fetchall()
-        connection.execute("PRAGMA synchronous = NORMAL").fetchall()
+        if logs_ahead:
+            _use_wal(connection)
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if version != SCHEMA_VERSION and (version or n_tables):
@@ -358,6 +360,21 @@ def _query(path: str | os.PathLike[str], query: str) -> Iterator[Any]:
         raise ResourceError(
             f"{os.fspath(path)}: no usable cache ({error}); `specedge disk --clear learned` removes it"
         ) from None
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to a write-ahead log; while another process does the same, sqlite does not wait by itself."""
+    connection.execute("PRAGMA synchronous = NORMAL").fetchall()
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}").fetchall()
+    for wait_s in (0.02, 0.1, 0.5, 2.0, 0.0):
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not wait_s:
+                raise
+            time.sleep(wait_s)
 
 
 def _packed_bytes(key: Sequence[int]) -> bytes:

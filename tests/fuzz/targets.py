@@ -223,7 +223,7 @@ class Map(Target):
 class Learned(Target):
     """The database of `--remember`, alone and with what a killed process left beside it."""
 
-    MARK = b"\0-journal\0"
+    MARK = b"\0-wal\0"
     VOCABULARY = bytes(32)
 
     def __init__(self, folder: Path, patch: Callable[[Any, str, Any], None] = setattr) -> None:
@@ -239,7 +239,7 @@ class Learned(Target):
         plain = self._path.read_bytes()
         with UserCache(self._path, self.VOCABULARY) as cache:
             cache.learn([1, 2, 3, 9, 9, 8])
-        in_use = self._path.read_bytes() + self.MARK + plain[:600]
+            in_use = self._path.read_bytes() + self.MARK + (self.folder / "learned.sqlite-wal").read_bytes()
         self._clear()
         connection = sqlite3.connect(self._path)
         connection.executescript("PRAGMA page_size = 512; CREATE TABLE gram (x); PRAGMA user_version = 1")
@@ -252,7 +252,7 @@ class Learned(Target):
         database, _, log = data.partition(self.MARK)
         self._path.write_bytes(database)
         if log:
-            (self.folder / "learned.sqlite-journal").write_bytes(log)
+            (self.folder / "learned.sqlite-wal").write_bytes(log)
         try:
             ngram_cache.show(self._path)
             for vocabulary, key, id_, count in ngram_cache.export(self._path):
