@@ -26,7 +26,7 @@ from specedge.errors import BundleError, ResourceError, SpecedgeError, UsageErro
 from specedge.files import check_folder
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bundle.bundle import Bundle, hash_file
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.dims import ChunkDims, Dims
 from specedge.runtime.bundle.manifest import (
     ALIGN_GRAPH,
@@ -46,7 +46,6 @@ from specedge.runtime.bundle.manifest import (
     TOKENIZER_NAME,
     VECTORS_GRAPH,
     WHISPER,
-    FileEntry,
     Manifest,
     check_fit,
 )
@@ -130,27 +129,23 @@ def _with_draft(manifest: Manifest, draft: Bundle, folder: Path) -> Manifest:
     inside = f"{DRAFT_FOLDER}/"
     if any(name.startswith(inside) for name in draft.manifest.files):
         raise UsageError(f"{draft.path}: brings a draft of its own; export that model again without --draft")
-    files = dict(manifest.files)
     for name in (MANIFEST_NAME, *draft.manifest.files):
         target = folder / inside / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(draft.path / name, target)
-        size, sha256 = hash_file(target)
-        files[inside + name] = FileEntry(size=size, sha256=sha256)
-    return replace(manifest, files=files)
+    return _listing_draft(manifest, draft, folder)
 
 
-def _with_layers(manifest: Manifest, inside: Bundle, folder: Path) -> Manifest:
-    """`manifest` with the draft that was written into draft/ of `folder`; files that both have are there once."""
+def _listing_draft(manifest: Manifest, draft: Bundle, folder: Path) -> Manifest:
+    """`manifest` with the files of draft/ in `folder`, those of `draft`; what the model has there too is linked."""
     files = dict(manifest.files)
-    for name in (MANIFEST_NAME, *inside.manifest.files):
+    for name in (MANIFEST_NAME, *draft.manifest.files):
         path = folder / DRAFT_FOLDER / name
-        entry = file_entry(path)
-        if entry == manifest.files.get(name):
+        entry = files[f"{DRAFT_FOLDER}/{name}"] = file_entry(path)
+        if entry == manifest.files.get(name) and (folder / name).exists():
             with contextlib.suppress(OSError):  # a file system without links keeps the copy
                 os.link(folder / name, path.with_name(f"{name}.link"))
                 os.replace(path.with_name(f"{name}.link"), path)
-        files[f"{DRAFT_FOLDER}/{name}"] = entry
     return replace(manifest, files=files)
 
 
@@ -208,7 +203,7 @@ def write_bundle(
                 inside = write_bundle(
                     layers, folder / DRAFT_FOLDER, precision=precision, name=f"{name}-draft", version=version
                 )
-                manifest = _with_layers(manifest, inside, folder)
+                manifest = _listing_draft(manifest, inside, folder)
             made = Bundle(path=folder, manifest=manifest, digest="")
             numbers = check_bundle(made, weights, checkpoint.spec, PRECISIONS[precision])
             has_exact_paths = numbers.get("tree_invariance", {"exact": True})["exact"]

@@ -20,14 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import CheckpointError, UsageError
+from specedge.files import Kind, write_atomic
 
 from .checkpoint import Checkpoint
 from .spec import F32, Stored, TensorSource, expected_shapes
+from .speech_layouts import SpeechSpec
 
 SUFFIX = ".safetensors"
 _SHIPPED = "specedge_drafts"  # the module of the distribution
 _FORMAT = "specedge-draft-layers"
 _SCALE = ".scale"
+LAYERS = Kind("file of draft layers", lambda head: _FORMAT.encode() in head)
 _TELLING = (
     "model.encoder.conv1.weight",
     "model.encoder.layer_norm.weight",
@@ -47,9 +50,9 @@ def fingerprint(checkpoint: Checkpoint) -> str:
 def write_layers(path: Path, target: Checkpoint, trained: Mapping[str, F32], n_layers: int) -> None:
     """Write the `trained` weights of a draft of `n_layers` layers for `target`, by their canonical names.
 
-    Raises CheckpointError for weights of `target`, OSError.
+    Raises CheckpointError for weights of `target`, ResourceError, UsageError for a file at `path` of another kind.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     tensors = dict[str, NDArray[np.generic]]()
     for name, value in trained.items():
@@ -59,7 +62,7 @@ def write_layers(path: Path, target: Checkpoint, trained: Mapping[str, F32], n_l
         scale = np.maximum(np.abs(value).max(axis=1, keepdims=True), 1e-12) / 127
         tensors[name], tensors[name + _SCALE] = np.rint(value / scale).astype(np.int8), scale.astype(np.float32)
     said = {"format": _FORMAT, "target": fingerprint(target), "n_layers": str(n_layers)}
-    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path, metadata=said)
+    write_atomic(path, save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, said), LAYERS)
 
 
 class _Layered(TensorSource):
@@ -91,16 +94,20 @@ def open_layers(path: Path, target: Checkpoint) -> Checkpoint:
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: no file of draft layers: {error}") from error
-    if said.get("format") != _FORMAT or not said.get("n_layers", "").isdecimal():
+    n_layers = said.get("n_layers", "")
+    if said.get("format") != _FORMAT or not (n_layers.isdecimal() and int(n_layers)):
         raise CheckpointError(f"{path}: no draft layers, expected a file of `specedge train draft --layers`")
-    if said.get("target") != fingerprint(target):
+    if isinstance(target.spec, SpeechSpec) or said.get("target") != fingerprint(target):
         raise UsageError(f"{path}: was trained for another model than {target.spec.source.id}")
-    layers = {
-        name: (value * stored[name + _SCALE]).astype(np.float32) if name + _SCALE in stored else value
-        for name, value in stored.items()
-        if not name.endswith(_SCALE)
-    }
-    source = _Layered(path, target, layers, int(said["n_layers"]))
+    try:
+        layers = {
+            name: (value * stored.get(name + _SCALE, np.float32(1))).astype(np.float32)
+            for name, value in stored.items()
+            if not name.endswith(_SCALE)
+        }
+    except ValueError as error:
+        raise CheckpointError(f"{path}: a scale does not fit its matrix: {error}") from None
+    source = _Layered(path, target, layers, int(n_layers))
     return Checkpoint(source.spec, source, folder=target.folder, where=str(path))
 
 
@@ -108,7 +115,7 @@ def shipped(target: Checkpoint) -> Path | None:
     """The file of the layers that come with a published model; None for other models, or without the distribution."""
     found = importlib.util.find_spec(_SHIPPED)
     places = [] if found is None else list(found.submodule_search_locations or [])
-    if not places or target.spec.heads is not None:
+    if not places or isinstance(target.spec, SpeechSpec) or target.spec.heads is not None:
         return None
     path = Path(places[0]) / f"{fingerprint(target)[:16]}{SUFFIX}"
     return path if path.is_file() else None

@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specedge.errors import UsageError
+from specedge.files import check_output, identities
 from specedge.runtime.bundle.bundle import Bundle, encoder_fingerprint
 from specedge.runtime.bundle.manifest import check_fit, check_share
 from specedge.runtime.drafters.draft.translate import Remapped, Translation
 from specedge.runtime.papers.across_words import AcrossWords
 
 from ..checkpoint import Checkpoint, open_checkpoint
-from ..draft_layers import SUFFIX, write_layers
+from ..draft_layers import LAYERS, SUFFIX, write_layers
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
 from .early_stopping import EarlyStopping, Plan, split, writing
 from .features import LEFT_OUT, Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
@@ -208,7 +209,9 @@ def train_draft(
     is_file = out.suffix == SUFFIX
     if is_file and n_layers is None:
         raise UsageError(f"-o {out}: a file holds layers of the target, --layers; give a folder for --from")
-    if not is_file:
+    if is_file:
+        check_output(out, LAYERS, inputs=identities(course.audio))
+    else:
         check_out(out, DRAFT)
     source, work = course.source, course.work
     with ExitStack() as stack:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from specedge.errors import CheckpointError, UsageError
 from specedge.export import draft_layers
@@ -19,6 +20,7 @@ from specedge.runtime.drafters.registry import runnable
 from specedge.runtime.options import DrafterOptions
 from support.drafts import compared, opened
 from support.exported import bundle, checkpoint
+from support.qwen_checkpoints import qwen_checkpoint
 
 
 def _trained(source: Checkpoint) -> dict[str, np.ndarray]:
@@ -56,6 +58,17 @@ def test_a_file_of_another_model_or_of_something_else_is_refused(layers: Path, t
         open_layers(tmp_path / "no.safetensors", source)
 
 
+@pytest.mark.parametrize("n_layers, scale", [("0", 256), ("1", 7)], ids=["no layers", "a scale of another matrix"])
+def test_a_damaged_file_is_refused_in_a_line(tmp_path: Path, n_layers: str, scale: int) -> None:
+    with open_checkpoint(checkpoint()) as source:
+        said = {"format": "specedge-draft-layers", "target": fingerprint(source), "n_layers": n_layers}
+        fc1 = "model.decoder.layers.0.fc1.weight"
+        tensors = {fc1: np.zeros((256, 64), np.int8), f"{fc1}.scale": np.ones((scale, 1), np.float32)}
+        save_file(tensors, tmp_path / "bad.safetensors", said)
+        with pytest.raises(CheckpointError, match=r"bad\.safetensors: (no draft layers|a scale)"):
+            open_layers(tmp_path / "bad.safetensors", source)
+
+
 def test_a_published_model_brings_its_shipped_draft_and_its_files_once(
     layers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +82,8 @@ def test_a_published_model_brings_its_shipped_draft_and_its_files_once(
         assert shipped(source) is None
         os.rename(layers, package / f"{fingerprint(source)[:16]}.safetensors")
         assert shipped(source) is not None
+    with open_checkpoint(qwen_checkpoint()) as speech_llm:
+        assert shipped(speech_llm) is None
     made = export_to(str(checkpoint()), tmp_path / "made")
     inside = Bundle.open(tmp_path / "made" / "draft")
     assert "draft" in runnable(made, DrafterOptions("auto")) and inside.manifest.dims.n_text_layer == 1
