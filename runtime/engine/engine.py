@@ -247,16 +247,15 @@ class Engine:
         n_shared = 1 if self._provider is not None else max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
         is_whole = ends_in_silence and not self._has_bias
         n_bytes = self._window_bytes(self.dims.positions(self.dims.n_frames if is_whole else mels[0].shape[1]))
-        if not self.lock.is_mine:
-            self._budget.wait(n_bytes * len(mels))
         features: list[Features] = []
-        for first in range(0, len(mels), n_shared):
-            windows = np.ascontiguousarray(mels[first : first + n_shared], np.float32)
-            with self.lock:
-                features += self._encode_shared(windows, ends_in_silence=ends_in_silence)
-                packed.trim_heap()
-        for window in features:
-            self._budget.hold(window, n_bytes)
+        with contextlib.nullcontext() if self.lock.is_mine else self._budget.room(n_bytes * len(mels)):
+            for first in range(0, len(mels), n_shared):
+                windows = np.ascontiguousarray(mels[first : first + n_shared], np.float32)
+                with self.lock:
+                    features += self._encode_shared(windows, ends_in_silence=ends_in_silence)
+                    packed.trim_heap()
+            for window in features:
+                self._budget.hold(window, n_bytes)
         return features
 
     def project(self, hidden: NDArray[np.float32], bias: NDArray[np.float32] | None = None) -> Features:

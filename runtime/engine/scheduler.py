@@ -19,7 +19,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from specedge.errors import Interrupted
@@ -292,24 +293,33 @@ class Budget:
         """In a forked child: nobody else has windows."""
         self._room = threading.Condition()
         self._held: dict[int, tuple[int, int]] = {}  # of each window: who encoded it, its bytes
+        self._n_entering = 0
 
     @property
     def held_bytes(self) -> int:
         return sum(n_bytes for _, n_bytes in list(self._held.values()))
 
-    def wait(self, n_bytes: int) -> None:
-        """Wait until there is room for so many bytes more."""
-        if self._n_bytes is None:
-            return
-        thread = threading.get_ident()
+    @contextmanager
+    def room(self, n_bytes: int) -> Iterator[None]:
+        """Wait until there is room for so many bytes more, and keep it until their windows are held."""
+        thread, kept = threading.get_ident(), object()
         with self._room:
             while (
-                self._held
+                self._n_bytes is not None
+                and self._held
                 and self.held_bytes + n_bytes > self._n_bytes
                 and all(holder != thread for holder, _ in list(self._held.values()))
-                and (self._room.wait(_LOOKS_S) or self._idle_s() < _IDLE_S)
+                and (self._room.wait(_LOOKS_S) or self._n_entering or self._idle_s() < _IDLE_S)
             ):
                 pass
+            self._held[id(kept)] = thread, n_bytes  # now: who comes next must not find the same room
+            self._n_entering += 1
+        try:
+            yield
+        finally:
+            with self._room:
+                self._n_entering -= 1
+                self._forget_one(id(kept))
 
     def hold(self, window: Features, n_bytes: int) -> None:
         """Count a window, until `drop` or until nobody has it any more."""

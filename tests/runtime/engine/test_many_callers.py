@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -191,6 +191,22 @@ def test_room_is_for_the_next_as_soon_as_a_text_is_over(monkeypatch: pytest.Monk
             other.result(0.05)
         made.release(state)
         other.result(WAIT_S)
+
+
+def test_two_who_come_at_once_do_not_find_the_same_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_IDLE_S", 1e6)
+    made = Engine(exported.bundle(), threads=1, cache=False, budget_bytes=1)
+    mel = exported.noise_mel(80, 200)
+    with ThreadPoolExecutor(2) as pool:
+        with made.lock:  # both come while somebody else is at the encoder
+            both = [pool.submit(made.encode, mel) for _ in range(2)]
+            time.sleep(0.1)
+        done, waits = wait(both, WAIT_S, FIRST_COMPLETED)
+        (kept,), (second,) = [one.result() for one in done], waits
+        with pytest.raises(TimeoutError):
+            second.result(0.1)
+        made._budget.drop(kept)
+        second.result(WAIT_S)
 
 
 def test_a_budget_of_nothing_is_refused() -> None:
