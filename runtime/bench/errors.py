@@ -1,13 +1,15 @@
-"""Errors of words and characters between a reference and what a model heard.
+"""Errors of words and characters between a reference and what a model heard, normalised as openai-whisper does it.
 
-`units` of English are words as openai-whisper's normaliser makes them, but for British spellings and sums of money:
-without case, punctuation, fillers and brackets, contractions spelt out, numbers in digits.
+Case, punctuation and what is in brackets do not count. In English contractions are spelt out, numbers are digits, there
+are no fillers, and British endings are American ones; openai-whisper lists 1,741 words for them, here are rules,
+which may also change other words, in both texts alike. Languages written without spaces count in characters.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,12 +31,17 @@ class Errors:
         return self.n_errors / self.n_words if self.n_words else 0.0
 
 
-def normalise(text: str) -> list[str]:
-    """Words in lower case without punctuation; an apostrophe inside a word stays."""
-    return re.findall(r"[^\W_]+(?:'[^\W\d_]+)?", text.replace("’", "'").lower())
-
-
 _BRACKETED = re.compile(r"[<\[][^>\]]*[>\]]|\([^)]+\)")
+_UNSPACED = frozenset({"zh", "yue", "ja", "th", "lo", "my", "km"})
+_AMERICAN = (
+    (re.compile(r"(?<=[a-z]{2})our(?=(?:s|ed|ing|able|ably|al|ful|hood|hoods|ite|ites|less|ly|er|ers)?$)"), "or"),
+    (re.compile(r"(?<=[a-z]{2})([iy])s(?=(?:e|ed|es|er|ers|ing|ation|ations)$)"), r"\1z"),
+    (re.compile(r"(?<=[a-z][bt])re(?=s?$)"), "er"),
+    (re.compile(r"(?<=[a-z][a-z][aeiou]l)l(?=(?:ed|er|ers|ing)$)"), ""),
+    (re.compile(r"(?<=[a-z]og)ue(?=s?$)"), ""),
+    (re.compile(r"(?<=[a-z]{2}en)c(?=es?$)"), "s"),
+    (re.compile(r"^grey"), "gray"),
+)
 _FILLERS = frozenset({"hmm", "mm", "mhm", "mmm", "uh", "um"})
 _SPELT_OUT = dict(
     pair.split("=")
@@ -56,10 +63,13 @@ _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 
 
 def units(text: str, language: str) -> Sequence[str]:
-    """What errors are counted in: words of English, characters of other languages."""
+    """What errors are counted in: words, or characters of a language that is written without spaces."""
+    text = _BRACKETED.sub("", unicodedata.normalize("NFKC", text.replace("’", "'")).lower())
     if language != "en":
-        return "".join(normalise(text))
-    words = normalise(re.sub(r"(?<=\d),(?=\d)", "", _BRACKETED.sub("", text)))
+        words = "".join(" " if unicodedata.category(each)[0] in "MSP" else each for each in text).split()
+        return list("".join(words)) if language in _UNSPACED else words
+    text = re.sub(r"[$£€](\d[\d,.]*\d|\d)", r"\1 dollars", re.sub(r"(?<=\d),(?=\d)", "", text)).replace("%", " percent")
+    words = re.findall(r"\d+\.\d+|[^\W_]+(?:'[^\W\d_]+)?", text)
     return list(_in_digits(list(itertools.chain.from_iterable(map(_spelt_out, words)))))
 
 
@@ -68,6 +78,8 @@ def _spelt_out(word: str) -> Sequence[str]:
         return ()
     if word in _SPELT_OUT:
         return _SPELT_OUT[word].split()
+    for british, american in _AMERICAN:
+        word = british.sub(american, word)
     ending = next((ending for ending in _ENDINGS if word.endswith(ending) and word != ending), None)
     return (word,) if ending is None else (word.removesuffix(ending), _ENDINGS[ending])
 
@@ -104,20 +116,19 @@ def _in_digits(words: Sequence[str]) -> Iterator[str]:
         yield found
 
 
-def word_errors(pairs: Iterable[tuple[str, str]]) -> Errors:
+def word_errors(pairs: Iterable[tuple[str, str]], language: str = "en") -> Errors:
     """Errors of (reference, hypothesis) pairs."""
     n_errors = n_words = n_exact = n_texts = 0
-    for reference, hypothesis in pairs:
-        wanted, got = normalise(reference), normalise(hypothesis)
+    for wanted, got in ((units(text, language) for text in pair) for pair in pairs):
         wrong = edit_distance(wanted, got)
         n_errors, n_words = n_errors + wrong, n_words + len(wanted)
         n_exact, n_texts = n_exact + (wrong == 0), n_texts + 1
     return Errors(n_errors=n_errors, n_words=n_words, n_exact=n_exact, n_texts=n_texts)
 
 
-def character_error_rate(pairs: Iterable[tuple[str, str]]) -> float:
-    """Of (reference, hypothesis) pairs, as normalised, with one space between words; 0 when there is nothing to say."""
+def character_error_rate(pairs: Iterable[tuple[str, str]], language: str = "en") -> float:
+    """Of (reference, hypothesis) pairs, as normalised, with one space between units; 0 when there is nothing to say."""
     n_errors = n_characters = 0
-    for wanted, got in ((" ".join(normalise(text)) for text in pair) for pair in pairs):
+    for wanted, got in ((" ".join(units(text, language)) for text in pair) for pair in pairs):
         n_errors, n_characters = n_errors + edit_distance(wanted, got), n_characters + len(wanted)
     return n_errors / n_characters if n_characters else 0.0

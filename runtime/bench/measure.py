@@ -281,7 +281,8 @@ def _findings(
     parts = rounds.sources
     is_whole = all(part.n_windows is None for part in parts)
     references = plan.references[: len(parts)] if is_whole else ()
-    rows = {name: _row(name, rounds, references) for name in plan.drafters if rounds.with_drafter(name)}
+    language = plan.language or rounds.warm[PLAIN][0].language or "en"
+    rows = {name: _row(name, rounds, references, language) for name in plan.drafters if rounds.with_drafter(name)}
     return Findings(
         bundle=bundle,
         threads=engine.threads,
@@ -304,7 +305,7 @@ def read_references(paths: Sequence[Path], n_files: int) -> tuple[str, ...]:
     return tuple(" ".join(read_sentences([str(path)])) for path in paths)
 
 
-def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str]) -> Row:
+def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str], language: str) -> Row:
     counted = rounds.sums[0][name].counted
     said = [one.text for one in rounds.warm[name]]
     pairs = list(zip(references, said, strict=True)) if references else []
@@ -322,8 +323,8 @@ def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str]) -> Row
         tokens_per_pass=counted.tokens_per_pass,
         rows_per_pass=counted.rows_per_pass,
         acceptance=counted.acceptance_rate,
-        word_error_rate=word_errors(pairs).rate if pairs else None,
-        character_error_rate=character_error_rate(pairs) if pairs else None,
+        word_error_rate=word_errors(pairs, language).rate if pairs else None,
+        character_error_rate=character_error_rate(pairs, language) if pairs else None,
         different=rounds.different[name],
         dropped=rounds.dropped.get(name),
     )

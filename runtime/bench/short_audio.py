@@ -38,8 +38,8 @@ Pair = Mapping[str, Heard]
 class Class:
     """The recordings of `least_s` to `below_s` seconds, beside the whole window's figures.
 
-    same: texts equal to the letter; again: windows encoded again in full; units: words of English texts and characters
-    of others, of which `wrong` are wrong by `WAYS`; end_to_end, encoder, decoder: ratios of time, auto over full.
+    same: texts equal to the letter; again: windows encoded again in full; units: words, or characters of languages
+    without spaces, of which `wrong` are wrong by `WAYS`; end_to_end, encoder, decoder: ratios of time, auto over full.
     """
 
     least_s: float
@@ -161,7 +161,7 @@ def lines(found: Comparison) -> Iterator[str]:
     ]
     yield from aligned([head, *(_cells(each) for each in found.classes)])
     yield ""
-    yield "wrong: words of English, characters of other languages; again: encoded again in full; last: ratios of time"
+    yield "wrong: words, or characters of languages without spaces; again: encoded again in full; last: ratios of time"
 
 
 def _cells(row: Class) -> list[str]:
