@@ -43,8 +43,13 @@ _UNSPACED = tuple("CJK ,HIRAGANA,KATAKANA,THAI ,LAO ,KHMER ,MYANMAR ,TIBETAN ,ID
 
 
 def token_sentences(sentences: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """The ids of each sentence as Whisper writes it: with a space before it, except in scripts without spaces."""
+    """The ids of each sentence as Whisper writes it: with a space before it, except in scripts without spaces.
+
+    A bare one, such as a line of commands, begins with a capital and ends with a full stop.
+    """
     for sentence in sentences:
+        if sentence[:1].islower() and sentence[-1:].isalnum():
+            sentence = f"{sentence[0].upper()}{sentence[1:]}."
         yield tokenizer.encode(sentence if is_unspaced(sentence[:1]) else " " + sentence)
 
 

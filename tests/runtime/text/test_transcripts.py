@@ -10,7 +10,8 @@ import pytest
 
 from specedge.errors import UsageError
 from specedge.runtime.text import transcripts
-from specedge.runtime.text.transcripts import find_transcripts, read_sentences
+from specedge.runtime.text.transcripts import find_transcripts, read_sentences, token_sentences
+from support import exported
 
 WHISPER_JSON = json.dumps(
     {"text": " x", "segments": [{"text": " And so my"}, {"text": " fellow Americans."}, {"text": " Ask not."}]}
@@ -48,6 +49,13 @@ def _write(folder: Path, name: str, content: str | bytes) -> str:
 def test_each_format(tmp_path: Path, name: str) -> None:
     content, expected = FORMATS[name]
     assert list(read_sentences([_write(tmp_path, name, content)], report=_never)) == expected
+
+
+def test_bare_sentences_are_counted_as_whisper_writes_them() -> None:
+    tokenizer = exported.bundle().tokenizer
+    found = token_sentences(["get me a latte", "Get me a latte", "get me a latte?", "今天"], tokenizer)
+    said = [" Get me a latte.", " Get me a latte", " get me a latte?", "今天"]
+    assert list(found) == [tokenizer.encode(text) for text in said]
 
 
 @pytest.mark.parametrize("name", FORMATS)
