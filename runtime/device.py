@@ -363,7 +363,7 @@ class CostTable:
         """How many times as fast as plain decoding drafts of `n_draft` tokens are (Leviathan et al. 2023, theorem 3.8,
         with T(k) in place of a pass that costs the same for any number of rows)."""
         tokens = n_draft + 1 if alpha == 1 else (1 - alpha ** (n_draft + 1)) / (1 - alpha)
-        return tokens / (self.cost(n_draft + 1) + n_draft * draft_cost)
+        return tokens / (self.price(n_draft + 1) + n_draft * draft_cost)
 
 
 @functools.lru_cache(maxsize=256)

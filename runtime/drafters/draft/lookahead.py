@@ -6,8 +6,9 @@
     adaptive    until a head that learns what the target accepts expects a refusal (OmniDraft)
     joint       the same, where the head learns as often as a draft that learns, from what is new
 
-Each of them is asked how many at most (`limit`), then after every token whether to go on (`goes_on`), and told what
-came of it (`learn`). With `cost`, `adaptive` and `joint` drafts are made where they pay; with the others, always.
+Each of them is asked how many at most (`limit`), then after every token whether to go on (`goes_on`), then how many of
+them to verify (`worth`), and told what came of it (`learn`). With `cost`, `adaptive` and `joint` drafts are made where
+they pay; with the others, always.
 
 All but the first two are of papers, and found by name (`papers.lookahead`).
 """
@@ -81,6 +82,10 @@ class Lookahead:
         """Whether to draft another token behind those drafted with these probabilities, one at least."""
         return True
 
+    def worth(self, confidences: Sequence[float]) -> int:
+        """How many of the tokens drafted with these probabilities to verify."""
+        return len(confidences)
+
     def learn(
         self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
     ) -> None:
@@ -133,6 +138,10 @@ class CostOptimal(Lookahead):
         n = len(confidences)
         more = self._rows.cost(n + 2) - self._rows.cost(n + 1)
         return reached * self.rate > self._cost.value + more
+
+    def worth(self, confidences: Sequence[float]) -> int:
+        """As many as pay for their rows: what drafting them took is spent."""
+        return self._rows.best_chain([self._guesses.believed(one, "draft") for one in confidences])[0]
 
     def learn(
         self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS

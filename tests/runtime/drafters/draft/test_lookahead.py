@@ -50,3 +50,10 @@ def test_a_draft_that_is_never_right_becomes_short_and_one_that_is_becomes_long_
         n = rule.limit()
         rule.learn([0.8] * n, n, refused=False)
     assert rule.limit() > 4
+
+
+def test_tokens_that_do_not_pay_for_their_rows_are_not_verified() -> None:
+    dear = CostTable((1, 2, 64), (1.0, 1.0, 19.6))  # 0.3 a row behind the second
+    rule = CostOptimal(dear, fixed(0.05))
+    assert [rule.worth(said) for said in ([], [0.1], [0.9, 0.9], [0.9, 0.1], [0.9, 0.9, 0.9, 0.1])] == [0, 1, 2, 1, 3]
+    assert Lookahead(4).worth([0.9, 0.1]) == 2
