@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from specedge.errors import ResourceError, UsageError
-from specedge.export.bundling import add_to_bundle
+from specedge.export.bundling import add_to_bundle, write_bundle
+from specedge.export.checkpoint import open_checkpoint
 from specedge.export.ctc_graph import encoder_weights_sha256, write_head
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
@@ -37,6 +38,13 @@ def test_an_export_brings_the_head_along(head: Path, tmp_path: Path, capsys: pyt
     made = Bundle.open(out)
     assert made.manifest.graphs["ctc"].file == "ctc.onnx" and "ctc.onnx" in made.manifest.files
     CtcHead(made, Canceller()).load()
+
+
+def test_a_model_whose_draft_has_its_encoder_takes_the_head(head: Path, tmp_path: Path) -> None:
+    with open_checkpoint(checkpoint()) as source:
+        given = {"precision": "int8", "name": "micro", "version": "1", "draft": bundle("int8", "draft same")}
+        made = write_bundle(source, tmp_path / "bundle", **given)
+    CtcHead(add_to_bundle(made.path, ctc=head), Canceller()).load()
 
 
 def test_adding_it_gives_the_bundle_of_a_new_export(
