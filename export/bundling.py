@@ -50,7 +50,7 @@ from specedge.runtime.bundle.manifest import (
     check_fit,
 )
 from specedge.runtime.bundle.typed_json import parse_object
-from specedge.runtime.engine.shortlist import shortlist_spans
+from specedge.runtime.engine.shortlist import picked_ids, shortlist_spans
 from specedge.runtime.options import BLOCK_KIND
 from specedge.runtime.text.special import TokenLayout
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
@@ -60,9 +60,10 @@ from .chunk_encoder_graph import build_chunk_encoder
 from .ctc_graph import write_head_for
 from .decoder_graph import build_decoder, padded_vocabulary
 from .derived_graphs import default_heads, write_align_graph, write_many, write_shortlist_graphs
+from .draft_layers import SHORTLIST
 from .encoder_graph import build_cross_kv, build_encoder, write_short_encoder
 from .heads import Heads, write_heads
-from .layers import PRECISIONS, LinearKind, Precision
+from .layers import PRECISIONS, Precision
 from .llama_graph import build_llama, build_projector
 from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
 from .plain_encoder import with_plain_encoder
@@ -273,7 +274,7 @@ def _write_files(
         build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
     write_many(folder)
     write_short_encoder(folder, dims, folder)
-    derived = [*DERIVED_GRAPHS, SHORT_ENCODER_GRAPH, *_write_shortlist(folder, dims, special, precision.decoder)]
+    derived = [*DERIVED_GRAPHS, SHORT_ENCODER_GRAPH, *_write_shortlist(folder, dims, special, precision, weights)]
     head_graphs = write_heads(folder, given, dims, weights, precision)
     seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
     write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)
@@ -281,13 +282,17 @@ def _write_files(
     return replace(made, alignment_heads=seen_by)
 
 
-def _write_shortlist(folder: Path, dims: Dims, special: TokenLayout, kind: LinearKind) -> list[str]:
+def _write_shortlist(
+    folder: Path, dims: Dims, special: TokenLayout, precision: Precision, weights: _Counted
+) -> list[str]:
     """Write the graphs with which the model drafts, and return their names; none where the vocabulary is small."""
-    spans = shortlist_spans(padded_vocabulary(dims, kind), special.eot)
+    spans, picked = shortlist_spans(padded_vocabulary(dims, precision.decoder), special.eot), None
     if spans is None:
         return []
+    if weights.has(SHORTLIST):
+        picked = picked_ids(weights.tensor(SHORTLIST), special.eot)
     names = [SHORTLIST_GRAPH, VECTORS_GRAPH]
-    write_shortlist_graphs(folder / "decoder.onnx", {name: folder / f"{name}.onnx" for name in names}, spans)
+    write_shortlist_graphs(folder / "decoder.onnx", {name: folder / f"{name}.onnx" for name in names}, spans, picked)
     return names
 
 

@@ -22,7 +22,8 @@ shortlist
          in   the decoder's
          out  logits f32 [1, n_logit_rows, n_columns], one span behind the other; the rest is the decoder's
 vectors  The rows of the vocabulary matrix, for gradients and for tokens that join a shortlist: rows i64 [n_vectors] to
-         f32 [n_vectors, n_text_state].
+         f32 [n_vectors, n_text_state]. Where a shortlist begins with ids that were picked, it gives them too: picked
+         i64 [n_picked].
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import load_external_data_for_tensor
 
 from specedge.errors import BundleError
 from specedge.runtime.bundle.manifest import ALIGN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH, Dims
-from specedge.runtime.engine.shortlist import Span
+from specedge.runtime.engine.shortlist import PICKED, Span
 
 from .decoder_graph import COLUMNS, PROJECTION_SCALES
 from .onnx_builder import Dim
@@ -223,26 +225,45 @@ def vectors_graph(model: onnx.ModelProto) -> onnx.GraphProto:
     )
 
 
-def write_shortlist_graphs(decoder: Path, out: Mapping[str, Path], spans: Sequence[Span]) -> None:
+def write_shortlist_graphs(
+    decoder: Path, out: Mapping[str, Path], spans: Sequence[Span], picked: NDArray[np.int64] | None = None
+) -> None:
     """Write shortlist and vectors, of the graph file `decoder`, to `out` by their names, beside the data file.
 
-    spans: the ids whose logits are wanted, parts of the padded vocabulary. Raises BundleError
-    when `decoder` is no graph of `decoder_graph`, OSError.
+    spans: the ids whose logits are wanted, parts of the padded vocabulary; picked: int64 [n_picked], those in the place
+    of the first span. Raises BundleError when `decoder` is no graph of `decoder_graph`, OSError.
     """
     model = onnx.load(str(decoder), load_external_data=False)
-    made = {VECTORS_GRAPH: vectors_graph(model), SHORTLIST_GRAPH: _shortlist(model, spans)}
+    vectors = vectors_graph(model)
+    if picked is not None:
+        vectors.initializer.append(numpy_helper.from_array(picked, PICKED))
+        vectors.output.append(helper.make_tensor_value_info(PICKED, TensorProto.INT64, [len(picked)]))
+    made = {VECTORS_GRAPH: vectors, SHORTLIST_GRAPH: _shortlist(model, spans, picked, decoder.parent)}
     for name, graph in made.items():
         write_cut(out[name], graph, model)
 
 
-def _shortlist(model: onnx.ModelProto, spans: Sequence[Span]) -> onnx.GraphProto:
-    """The decoder with a vocabulary product for each span, over the same bytes."""
+def _shortlist(
+    model: onnx.ModelProto, spans: Sequence[Span], picked: NDArray[np.int64] | None, folder: Path
+) -> onnx.GraphProto:
+    """The decoder with a vocabulary product for each span, over the same bytes; picked rows are copied."""
     graph = model.graph
     matrix, scales = _last_matrix(graph)
+    if picked is not None:
+        for name in (matrix, *([] if scales is None else [PROJECTION_SCALES])):
+            tensor = next(tensor for tensor in graph.initializer if tensor.name == name)
+            whole = onnx.TensorProto()
+            whole.CopyFrom(tensor)
+            load_external_data_for_tensor(whole, str(folder))
+            rows = numpy_helper.to_array(whole)[picked]
+            graph.initializer.append(numpy_helper.from_array(rows, f"{name}.{PICKED}"))
+        spans = spans[1:]
     at = next(at for at, node in enumerate(graph.node) if node.op_type in ("QGemm", "Gemm") and matrix in node.input)
     product = graph.node[at]
     logits, n_columns = product.output[0], sum(stop - start for start, stop in spans)
-    products, parts = [], _cut(graph, matrix, spans)
+    n_columns += 0 if picked is None else len(picked)
+    first = [] if picked is None else [PICKED]
+    products, parts = [], [*(f"{matrix}.{name}" for name in first), *_cut(graph, matrix, spans)]
     for part in parts:
         one = onnx.NodeProto()
         one.CopyFrom(product)
@@ -256,7 +277,7 @@ def _shortlist(model: onnx.ModelProto, spans: Sequence[Span]) -> onnx.GraphProto
             graph.initializer.append(numpy_helper.from_array(np.array([1, -1, n_columns]), "shortlist.shape"))
             node.input[1] = "shortlist.shape"
         if scales is not None and PROJECTION_SCALES in node.input:
-            parts = _cut(graph, PROJECTION_SCALES, spans)
+            parts = [*(f"{PROJECTION_SCALES}.{name}" for name in first), *_cut(graph, PROJECTION_SCALES, spans)]
             nodes.append(helper.make_node("Concat", parts, ["shortlist.scales"], axis=-1))
             node.input[list(node.input).index(PROJECTION_SCALES)] = "shortlist.scales"
         nodes.append(node)

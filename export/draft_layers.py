@@ -1,8 +1,9 @@
 """Decoder layers that draft for one checkpoint over its own encoder, as a file of a few megabytes.
 
 A draft of `specedge train draft --layers` shares all else with its target: encoder, token table, vocabulary. So its
-file holds layers, positions and the last norm alone, matrices as int8 with a float32 scale a row. `fingerprint` says
-whose they are, by weights that training changes, at half precision, in which most checkpoints are stored.
+file holds layers, positions and the last norm alone, matrices as int8 with a float32 scale a row, and the ids of text
+that it was trained on, the only ones that it is likely to say. `fingerprint` says whose they are, by weights that
+training changes, at half precision, in which most checkpoints are stored.
 
 The distribution `specedge-drafts` brings such files for published models (`shipped`); its README names what they were
 trained on.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,7 @@ SUFFIX = ".safetensors"
 _SHIPPED = "specedge_drafts"  # the module of the distribution
 _FORMAT = "specedge-draft-layers"
 _SCALE = ".scale"
+SHORTLIST = "shortlist"  # the tensor of ids
 LAYERS = Kind("file of draft layers", lambda head: _FORMAT.encode() in head)
 _TELLING = (
     "model.encoder.conv1.weight",
@@ -47,10 +49,13 @@ def fingerprint(checkpoint: Checkpoint) -> str:
     return hasher.hexdigest()
 
 
-def write_layers(path: Path, target: Checkpoint, trained: Mapping[str, F32], n_layers: int) -> None:
+def write_layers(
+    path: Path, target: Checkpoint, trained: Mapping[str, F32], n_layers: int, said: Iterable[int]
+) -> None:
     """Write the `trained` weights of a draft of `n_layers` layers for `target`, by their canonical names.
 
-    Raises CheckpointError for weights of `target`, ResourceError, UsageError for a file at `path` of another kind.
+    said: ids of text that it was trained on. Raises CheckpointError for weights of `target`, ResourceError, UsageError
+    for a file at `path` of another kind.
     """
     from safetensors.numpy import save
 
@@ -61,8 +66,9 @@ def write_layers(path: Path, target: Checkpoint, trained: Mapping[str, F32], n_l
             continue
         scale = np.maximum(np.abs(value).max(axis=1, keepdims=True), 1e-12) / 127
         tensors[name], tensors[name + _SCALE] = np.rint(value / scale).astype(np.int8), scale.astype(np.float32)
-    said = {"format": _FORMAT, "target": fingerprint(target), "n_layers": str(n_layers)}
-    write_atomic(path, save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, said), LAYERS)
+    tensors[SHORTLIST] = np.unique(np.fromiter(said, np.int32))
+    about = {"format": _FORMAT, "target": fingerprint(target), "n_layers": str(n_layers)}
+    write_atomic(path, save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, about), LAYERS)
 
 
 class _Layered(TensorSource):
@@ -74,7 +80,7 @@ class _Layered(TensorSource):
         self.spec = replace(target.spec, dims=dims, heads=None, generation=_without_heads(target.spec.generation))
         self.entries = {
             name: Stored(layers[name].shape if name in layers else shape, "F32", path)
-            for name, shape in expected_shapes(self.spec)
+            for name, shape in [*expected_shapes(self.spec), *((name, layers[name].shape) for name in layers)]
         }
 
     def _read(self, name: str) -> F32:

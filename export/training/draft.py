@@ -242,7 +242,9 @@ def train_draft(
         weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
         if is_file and n_layers is not None:
             with writing(out):
-                write_layers(out, begun, weights, n_layers)
+                eot = target.manifest.tokens.eot
+                said = {token for text in texts for token in text.ids if token < eot}
+                write_layers(out, begun, weights, n_layers, said)
         else:
             target_id = target.manifest.source.id
             write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target_id)

@@ -25,7 +25,7 @@ from ..bundle.manifest import DECODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, SPEEC
 from .engine import Factors, Features
 from .many import BIAS
 from .session import Canceller, Stoppable, bind_array_input, bind_array_output, load_graph
-from .shortlist import Shortlist
+from .shortlist import PICKED, Shortlist
 from .speech import open_engine
 
 
@@ -46,6 +46,18 @@ class VocabularyVectors:
         binding = self._session.binding()
         bind_array_input(binding, "rows", rows)
         bind_array_output(binding, "vectors", found)
+        self._session.run(binding)
+        return found
+
+    def picked(self) -> NDArray[np.int64] | None:
+        """The ids of text that a shortlist begins with, int64 [n_picked]; None where none were picked."""
+        n_picked = self._session.outputs[PICKED].shape[0] if PICKED in self._session.outputs else None
+        if not isinstance(n_picked, int):
+            return None
+        found = np.empty(n_picked, np.int64)
+        binding = self._session.binding()
+        bind_array_input(binding, "rows", np.zeros(1, np.int64))
+        bind_array_output(binding, PICKED, found)
         self._session.run(binding)
         return found
 
@@ -111,7 +123,7 @@ class DraftModel:
             self.vectors = None if decoder == DECODER_GRAPH else VocabularyVectors(bundle, self._relay)
         self.shortlist = None
         if decoder == SHORTLIST_GRAPH and self.vectors is not None:
-            self.shortlist = Shortlist(bundle.manifest, self.vectors.of)
+            self.shortlist = Shortlist(bundle.manifest, self.vectors.of, self.vectors.picked())
 
     @contextlib.contextmanager
     def working_for(self, canceller: Canceller | None) -> Iterator[None]:

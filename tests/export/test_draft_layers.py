@@ -35,7 +35,7 @@ def _trained(source: Checkpoint) -> dict[str, np.ndarray]:
 @pytest.fixture
 def layers(tmp_path: Path) -> Path:
     with open_checkpoint(checkpoint()) as source:
-        write_layers(tmp_path / "draft.safetensors", source, _trained(source), 1)
+        write_layers(tmp_path / "draft.safetensors", source, _trained(source), 1, [7, 300, 7])
     return tmp_path / "draft.safetensors"
 
 
