@@ -66,7 +66,7 @@ from .heads import Heads, write_heads
 from .layers import PRECISIONS, Precision
 from .llama_graph import build_llama, build_projector
 from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
-from .plain_encoder import with_plain_encoder
+from .plain_encoder import write_plain_encoder
 from .registered import find
 from .selfcheck import check_bundle
 from .spec import Spec
@@ -88,68 +88,58 @@ def copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:
         shutil.copyfile(source, target)
 
 
-def _with_more(
+def _write_more(
     manifest: Manifest,
     folder: Path,
     new: Path,
+    *,
     draft: Bundle | None,
     ctc: Path | None,
     learnable: bool,
     short_audio: bool = False,
-) -> Manifest:
-    """`manifest`, of the graphs in `folder`, with a draft, a CTC head, graphs to learn with or an encoder for short
-    audio, written into `new`."""
-    graphs = dict[str, Path]()
-    if draft is not None:
-        manifest = _with_draft(manifest, draft, new)
-    if ctc is not None:
-        graphs[CTC_GRAPH] = new / f"{CTC_GRAPH}.onnx"
-        write_head_for(manifest, folder, ctc, graphs[CTC_GRAPH])
-    if learnable:
-        learning = {graph: new / f"{graph}.onnx" for graph in (LEARN_GRAPH, VECTORS_GRAPH)}
-        find("learn graphs")(folder / manifest.graphs["decoder"].file, learning)
-        graphs |= learning
-    files = list(graphs.values())
-    if short_audio:
-        write_short_encoder(folder, manifest.dims, new)
-        graphs[SHORT_ENCODER_GRAPH] = new / f"{SHORT_ENCODER_GRAPH}.onnx"
-        files += [graphs[SHORT_ENCODER_GRAPH], new / f"{SHORT_ENCODER_GRAPH}.data"]
-    return replace(
-        manifest,
-        graphs={**manifest.graphs, **{graph: signature(new, graph) for graph in graphs}},
-        files={**manifest.files, **{path.name: file_entry(path) for path in files}},
-    )
-
-
-def _with_draft(manifest: Manifest, draft: Bundle, folder: Path) -> Manifest:
-    """`manifest` with the files of `draft`, which are copied to draft/ in `folder`: a bundle of its own in there.
+) -> list[str]:
+    """Write into `new` what a bundle, of the graphs in `folder`, is to bring besides; the graphs among it.
 
     Raises UsageError for a draft that cannot serve this model, or brings one itself.
     """
-    check_fit(draft.manifest, manifest)
-    inside = f"{DRAFT_FOLDER}/"
-    if any(name.startswith(inside) for name in draft.manifest.files):
-        raise UsageError(f"{draft.path}: brings a draft of its own; export that model again without --draft")
-    for name in (MANIFEST_NAME, *draft.manifest.files):
-        target = folder / inside / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(draft.path / name, target)
-    return _listing_draft(manifest, draft, folder)
+    graphs = list[str]()
+    if draft is not None:
+        check_fit(draft.manifest, manifest)
+        if any(name.startswith(_INSIDE) for name in draft.manifest.files):
+            raise UsageError(f"{draft.path}: brings a draft of its own; export that model again without --draft")
+        for name in (MANIFEST_NAME, *draft.manifest.files):
+            target = new / DRAFT_FOLDER / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(draft.path / name, target)
+    if ctc is not None:
+        graphs.append(CTC_GRAPH)
+        write_head_for(manifest, folder, ctc, new / f"{CTC_GRAPH}.onnx")
+    if learnable:
+        learning = {graph: new / f"{graph}.onnx" for graph in (LEARN_GRAPH, VECTORS_GRAPH)}
+        find("learn graphs")(folder / manifest.graphs["decoder"].file, learning)
+        graphs += learning
+    if short_audio:
+        graphs.append(SHORT_ENCODER_GRAPH)
+        write_short_encoder(folder, manifest.dims, new)
+    return graphs
 
 
-def _listing_draft(manifest: Manifest, draft: Bundle, folder: Path) -> Manifest:
-    """`manifest` with the files of draft/ in `folder`, those of `draft`; what the model has there too is linked."""
+def listed(manifest: Manifest, new: Path, graphs: Iterable[str], before: Iterable[Path] = ()) -> Manifest:
+    """`manifest` with these graphs, and the files in `new` but those of `before`. What a draft there has in common with
+    the model is linked."""
     files = dict(manifest.files)
-    for name in (MANIFEST_NAME, *draft.manifest.files):
-        path = folder / DRAFT_FOLDER / name
-        entry = files[f"{DRAFT_FOLDER}/{name}"] = file_entry(path)
-        if entry == manifest.files.get(name) and (folder / name).exists():
+    for path in sorted({*_files(new)} - {*before}):
+        name = path.relative_to(new).as_posix()
+        entry, own = file_entry(path), name.removeprefix(_INSIDE)
+        files[name] = entry
+        if own != name and entry == manifest.files.get(own) and (new / own).exists():
             with contextlib.suppress(OSError):  # a file system without links keeps the copy
-                os.link(folder / name, path.with_name(f"{name}.link"))
-                os.replace(path.with_name(f"{name}.link"), path)
-    return replace(manifest, files=files)
+                os.link(new / own, path.with_name(f"{path.name}.link"))
+                os.replace(path.with_name(f"{path.name}.link"), path)
+    return replace(manifest, graphs={**manifest.graphs, **{name: signature(new, name) for name in graphs}}, files=files)
 
 
+_INSIDE = f"{DRAFT_FOLDER}/"
 Report = Callable[[int, int], None]
 """Called with the number of weights read so far and the number to read in all."""
 REPLACED = "replaced"  # where a bundle waits in a hidden folder while another takes its name
@@ -197,14 +187,14 @@ def write_bundle(
             folder.chmod(0o755)
             written = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps, heads)
             manifest = replace(written, short_windows=short_windows, least_positions=least_positions)
+            before = _files(folder)
+            graphs = _write_more(manifest, folder, folder, draft=draft, ctc=ctc, learnable=learnable)
             if encoder_plain:
-                manifest = with_plain_encoder(manifest, weights, folder)
-            manifest = _with_more(manifest, folder, folder, draft, ctc, learnable)
+                graphs.append(write_plain_encoder(manifest, weights, folder))
             if layers is not None:
-                inside = write_bundle(
-                    layers, folder / DRAFT_FOLDER, precision=precision, name=f"{name}-draft", version=version
-                )
-                manifest = _listing_draft(manifest, inside, folder)
+                inside = folder / DRAFT_FOLDER
+                write_bundle(layers, inside, precision=precision, name=f"{name}-draft", version=version)
+            manifest = listed(manifest, folder, graphs, before)
             made = Bundle(path=folder, manifest=manifest, digest="")
             numbers = check_bundle(made, weights, checkpoint.spec, PRECISIONS[precision])
             has_exact_paths = numbers.get("tree_invariance", {"exact": True})["exact"]
@@ -392,11 +382,11 @@ def check_target(out: Path, *, replace_existing: bool) -> None:
     if not (out / MANIFEST_NAME).is_file():
         raise UsageError(f"{out}: exists and is no bundle, so it is not replaced; give another -o")
     if not out.is_symlink():  # of a link, what it points to stays
-        listed = {MANIFEST_NAME, *_listed(out / MANIFEST_NAME)}
-        check_folder(out, lambda name: name in listed or _LEFTOVER.fullmatch(name) is not None, "bundle")
+        named = {MANIFEST_NAME, *_named(out / MANIFEST_NAME)}
+        check_folder(out, lambda name: name in named or _LEFTOVER.fullmatch(name) is not None, "bundle")
 
 
-def _listed(manifest: Path) -> Iterable[str]:
+def _named(manifest: Path) -> Iterable[str]:
     """The files that a manifest of any version names; none where it cannot be read."""
     try:
         files = parse_object(manifest.read_bytes(), str(manifest)).get("files")
@@ -510,7 +500,10 @@ def add_to_bundle(
         raise UsageError(f"{folder}: this bundle brings a draft already")
     inside = leftovers.Names(parent=bundle.path, prefix=".", suffix=".unfinished")  # a bundle overlooks such names
     with _disk_errors(folder), leftovers.temporary_folder(inside) as new, leftovers.temporary_folder(inside) as old:
-        manifest = _with_more(bundle.manifest, bundle.path, new, draft, ctc, learnable, short_audio)
+        graphs = _write_more(
+            bundle.manifest, bundle.path, new, draft=draft, ctc=ctc, learnable=learnable, short_audio=short_audio
+        )
+        manifest = listed(bundle.manifest, new, graphs)
         names = [path.relative_to(new).as_posix() for path in _files(new)]
         write_durably(new / MANIFEST_NAME, manifest.to_bytes())
         _sync(new)

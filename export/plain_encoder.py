@@ -11,7 +11,6 @@ provider without such kernels computes in float. They are rounded to -127 .. 127
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 from onnx import TensorProto
@@ -19,20 +18,16 @@ from onnx import TensorProto
 from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH, Dims, Manifest
 
 from .layers import LinearKind, Weights, biased_linear, fused_projection, is_low_rank, linear, residual_norm
-from .onnx_builder import GraphBuilder, file_entry, signature
+from .onnx_builder import GraphBuilder
 
 FLOAT = TensorProto.FLOAT
 
 
-def with_plain_encoder(manifest: Manifest, weights: Weights, folder: Path) -> Manifest:
-    """`manifest` with the graph, which is written into `folder`. Raises CheckpointError, OSError."""
+def write_plain_encoder(manifest: Manifest, weights: Weights, folder: Path) -> str:
+    """Write the graph into `folder`, and return its name. Raises CheckpointError, OSError."""
     with GraphBuilder(folder, PLAIN_ENCODER_GRAPH) as g:
         build_plain_encoder(g, manifest.dims, weights, "fp32" if manifest.precision == "fp32" else "plain8")
-    return replace(
-        manifest,
-        graphs={**manifest.graphs, PLAIN_ENCODER_GRAPH: signature(folder, PLAIN_ENCODER_GRAPH)},
-        files={**manifest.files, **{path.name: file_entry(path) for path in (g.path, g.data_path)}},
-    )
+    return PLAIN_ENCODER_GRAPH
 
 
 def build_plain_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specedge.export.bundling import listed
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.plain_encoder import with_plain_encoder
+from specedge.export.plain_encoder import write_plain_encoder
 from specedge.models import store
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle
 from specedge.runtime.engine import providers
@@ -24,7 +25,9 @@ def with_plain(source: Bundle, weights: Path, folder: Path) -> Bundle:
     """A copy of `source` in `folder` that brings the encoder of the checkpoint `weights` in plain operators too."""
     shutil.copytree(source.path, folder)
     with open_checkpoint(weights) as opened:
-        manifest = with_plain_encoder(source.manifest, opened, folder)
+        before = [*folder.rglob("*")]
+        graph = write_plain_encoder(source.manifest, opened, folder)
+        manifest = listed(source.manifest, folder, [graph], before)
     (folder / MANIFEST_NAME).write_bytes(manifest.to_bytes())
     return Bundle.open(folder)
 
