@@ -18,13 +18,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import CheckpointError, CheckpointNotFoundError, SpecedgeError, UsageError
+from specedge.errors import CheckpointError, CheckpointNotFoundError, UsageError
 from specedge.files import Kind
 from specedge.models import catalogue
 from specedge.runtime.text.special import TokenLayout
@@ -45,6 +44,7 @@ from .spec import (
     check_tensor,
     plain_name,
     read_json,
+    readable,
     shard_names,
 )
 from .speech_layouts import SpeechSpec, count_control
@@ -132,9 +132,7 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 
@@ -187,12 +185,8 @@ def _open(source: str | Path, revision: str | None, cache_dir: Path | None, prog
     if path is not None:
         if revision is not None:
             raise UsageError(f"{source} is a local path; a revision can be given for a hub id only")
-        try:
+        with readable(path):
             return _open_file(path) if path.is_file() else _open_folder(path, Source(kind="", id=path.resolve().name))
-        except SpecedgeError:
-            raise
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     from .sources import fetch_checkpoint
 
     return _open_folder(*fetch_checkpoint(str(source), revision=revision, cache_dir=cache_dir, progress=progress))

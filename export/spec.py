@@ -328,6 +328,17 @@ def check_finite(name: str, value: F32, where: str) -> None:
         raise CheckpointError(f"{where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
 
 
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the system refuses inside into CheckpointError."""
+    try:
+        yield
+    except SpecedgeError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
 class TensorSource:
     """Named tensors on disk, of which `entries` costs headers only."""
 
@@ -345,10 +356,8 @@ class TensorSource:
 
     def read(self, name: str) -> F32:
         """One tensor: float32, C-contiguous. Raises CheckpointError."""
-        try:
+        with readable(self.entries[name].path):
             return self._read(name)
-        except OSError as error:
-            raise CheckpointError(f"{self.entries[name].path}: cannot be read: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Forget what is mapped; most sources hold nothing open."""
@@ -404,7 +413,7 @@ class SafetensorsSource(TensorSource):
         row = math.prod(stored.shape[1:]) * FLOATS[stored.dtype].itemsize
         for start in range(0, stored.shape[0], n_rows):
             shape = (min(n_rows, stored.shape[0] - start), *stored.shape[1:])
-            with _readable(stored.path):
+            with readable(stored.path):
                 part = read_floats(stored.path, stored.offset + start * row, shape, stored.dtype)
             yield part
 
@@ -414,7 +423,7 @@ def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
 
     if not path.is_file():
         raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")
-    with _readable(path):
+    with readable(path):
         try:
             with safe_open(str(path), framework="numpy"):  # validates lengths, offsets, overlaps and holes
                 pass
@@ -428,16 +437,6 @@ def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
         if name != "__metadata__":
             offset = 8 + n_header + entry["data_offsets"][0]
             yield name, Stored(tuple(entry["shape"]), entry["dtype"], path, offset)
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except SpecedgeError:
-        raise
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 STATES = ("model_state_dict", "state_dict", "model")
