@@ -21,7 +21,6 @@ import sys
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -286,9 +285,7 @@ class TokenMap:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _slice(self, section: Section) -> memoryview:
