@@ -59,14 +59,9 @@ CONFIG_KEYS = {
 
 # Where generation_config.json is silent (old checkpoints), transformers takes these from config.json.
 _INHERITED = (
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "decoder_start_token_id",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "forced_decoder_ids",
-)
+    "bos_token_id eos_token_id pad_token_id decoder_start_token_id suppress_tokens begin_suppress_tokens "
+    "forced_decoder_ids"
+).split()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,6 @@ from .results import part, part_file, plan_file, result_bytes, result_file, writ
 from .speech import Speech, chunks_of, decoded, find_speech
 
 _loading = threading.Lock()
-_BLOCK_BYTES = 1 << 20
 
 
 def answer(job: Job) -> Answer:
@@ -123,14 +122,11 @@ def _model(job: Job) -> WhisperModel:
 
 
 def _sha256(path: str, name: str) -> str:
-    hasher = hashlib.sha256()
     try:
         with open(path, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                hasher.update(block)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise AudioError(f"{name}: cannot be read: {error.strerror or error}") from None
-    return hasher.hexdigest()
 
 
 def _apart(task: Task) -> Outcome:

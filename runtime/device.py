@@ -130,23 +130,9 @@ def cache_home() -> Path:
 
 
 # The features ONNX Runtime's CPU kernels ask for, in the spelling of /proc/cpuinfo.
-KERNEL_FEATURES = (
-    "avx",
-    "avx2",
-    "fma",
-    "avx512f",
-    "avx512bw",
-    "avx512vl",
-    "avx512_vnni",
-    "avx_vnni",
-    "avx512_bf16",
-    "amx_int8",
-    "asimd",
-    "asimddp",
-    "i8mm",
-    "bf16",
-    "sve",
-    "sme",
+KERNEL_FEATURES = frozenset(
+    "avx avx2 fma avx512f avx512bw avx512vl avx512_vnni avx_vnni avx512_bf16 amx_int8 asimd asimddp i8mm bf16 sve"
+    " sme".split()
 )
 
 CPU_INFO = Path("/proc/cpuinfo")

@@ -66,26 +66,13 @@ class CtcHead:
         self._outputs: tuple[str, ...] = ()
 
     def load(self) -> None:
-        """Load the graph and check for which encoder and units it was trained.
-
-        Raises
-        ------
-        BundleError
-            when it cannot be loaded, or is a head for another encoder or another table of units.
-        """
+        """Load the graph. Raises BundleError for a head that cannot be loaded, or of another encoder or other units."""
         self._loaded()
 
     def hear(self, hidden: NDArray[np.float32]) -> Posteriors:
         """The posteriors of a window whose encoder output is `hidden`, float32 `[n_ctx, n_audio_state]`.
 
-        Raises
-        ------
-        UsageError
-            for a shape that is not the encoder's.
-        BundleError
-            as `load`, at the first call.
-        Interrupted
-            when cancelled.
+        Raises UsageError for a shape that is not the encoder's, BundleError as `load` at the first call, Interrupted.
         """
         n_state = self._bundle.manifest.dims.n_audio_state
         if hidden.ndim != 2 or not len(hidden) or hidden.shape[1] != n_state:
