@@ -316,7 +316,7 @@ def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str], langua
         end_to_end=rounds.speed_up(name, lambda sums: sums.total_s),
         decoder_s=rounds.spread(name, lambda sums: sums.decoder_s),
         total_s=rounds.spread(name, lambda sums: sums.total_s),
-        split_s=_medians([_split(sums[name]) for sums in rounds.with_drafter(name)]),
+        split_s=medians([split(sums[name]) for sums in rounds.with_drafter(name)]),
         audio_s=rounds.duration_s,
         tokens=counted.tokens,
         passes=counted.passes,
@@ -330,13 +330,15 @@ def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str], langua
     )
 
 
-def _split(sums: Sums) -> dict[str, float]:
+def split(sums: Sums) -> dict[str, float]:
+    """Seconds of a round, by SPLIT."""
     counted = sums.counted
     known = (sums.encoder_s, counted.draft_s, counted.verify_s, counted.rules_s)
     return dict(zip(SPLIT, (*known, max(sums.total_s - sum(known), 0.0)), strict=True))
 
 
-def _medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of several rounds' splits, part by part."""
     return {part: Spread.of([split[part] for split in splits]).median for part in SPLIT}
 
 

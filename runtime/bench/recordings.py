@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,16 +29,18 @@ class Recording:
 def read_recordings(sources: Sequence[str], language: str | None = None) -> list[Recording]:
     """The recordings of `sources`: audio files, folders of them, and .jsonl files, in their order.
 
-    A text lies beside its audio under the same name with .txt. A line of a .jsonl file is an object with `audio`, a
-    path from the file's folder, and perhaps `text` and `language`. language: of recordings that have none of their own.
-    Raises UsageError, AudioError for a folder without audio.
+    A text lies beside its audio under the same name with .txt, or in a .jsonl file in the folder. A line of such a file
+    is an object with `audio`, a path from the file's folder, and perhaps `text` and `language`. language: of recordings
+    that have none of their own. Raises UsageError, AudioError for a folder without audio.
     """
     found: list[Recording] = []
     for source in sources:
-        if source.endswith(".jsonl"):
-            found += _of_list(Path(source), language)
-        else:
-            found += [_with_text(file, language) for file in expand_folders([source], notify=notify)]
+        lists = [source] if source.endswith(".jsonl") else sorted(map(str, Path(source).glob("*.jsonl")))
+        listed = [one for path in lists for one in _of_list(Path(path), language)]
+        known = {os.path.realpath(one.file) for one in listed}
+        files = [] if source in lists else expand_folders([source], notify=notify)
+        found += listed
+        found += [_with_text(file, language) for file in files if os.path.realpath(file) not in known]
     return found
 
 

@@ -1,8 +1,9 @@
-"""`specedge bench`: every drafter, or short audio encoded alone, beside plain decoding on the user's own audio."""
+"""`specedge bench`: drafters, short audio encoded alone, and peers beside plain decoding on the user's own audio."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +17,44 @@ from .options import JSON, ModelOptions, fields_of, installed_models, made, opti
 
 if TYPE_CHECKING:
     from ..bench.measure import Findings, Plan
+    from ..bench.peers import Peer
     from ..bench.rounds import Timer
     from ..bundle.bundle import Bundle
+    from ..decoding.drafter import Drafter
 
 _FILE = click.Path(path_type=Path)
+_DRAFTERS = (
+    click.option("--drafters", metavar="NAMES", help="Drafters to measure, with commas.  [default: all]"),
+    click.option(
+        "--token-map", "token_maps", multiple=True, metavar="FILE", type=_FILE, help="Token map (repeatable)."
+    ),
+    click.option("--draft-model", metavar="MODEL", shell_complete=installed_models, help="Smaller model that drafts."),
+)
 
 
-@click.command()
+class _WithUsual(click.Group):
+    """A group whose command `drafters` needs no name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if named else ["drafters", *args])
+
+
+@click.group(cls=_WithUsual)
+def bench() -> None:
+    """Measure the drafters on your own audio, or a model and other programs on recordings with texts.
+
+    \b
+    Examples:
+      specedge bench talk.wav             which drafter to use: `drafters` need not be said
+      specedge bench suite recordings/    errors, speed, memory and energy
+    """
+
+
+@bench.command()
 @click.argument("files", nargs=-1, required=True, metavar="AUDIO...", type=click.Path(path_type=str))
 @options_of(fields_of(ModelOptions, without=("downloads",)), fields_of(TranscribeOptions, "language"))
-@click.option("--drafters", metavar="NAMES", help="Drafters to measure, with commas.  [default: all]")
-@click.option("--token-map", "token_maps", multiple=True, metavar="FILE", type=_FILE, help="Token map (repeatable).")
-@click.option("--draft-model", metavar="MODEL", shell_complete=installed_models, help="Smaller model that drafts.")
+@options_of(_DRAFTERS)
 @click.option(
     "--reference",
     "references",
@@ -56,8 +83,8 @@ _FILE = click.Path(path_type=Path)
 )
 @JSON
 @click.pass_context
-def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
-    """Measure each drafter against plain decoding here, and say which one to use.
+def drafters(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
+    """Measure each drafter against plain decoding, and say which to use.
 
     Give a minute or so of your own AUDIO. Each window is decoded once, at temperature 0, also where `transcribe` would
     fall back to others. Close other programs, and run `specedge doctor --calibrate` first: drafters use its profile.
@@ -93,6 +120,125 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     _report(findings, as_json=given["as_json"] or not is_terminal(sys.stdout))
     if not findings.lossless:
         ctx.exit(SpecedgeError.exit_code)
+
+
+@bench.command()
+@click.argument("recordings", nargs=-1, required=True, metavar="RECORDINGS...", type=click.Path(path_type=str))
+@options_of(
+    fields_of(ModelOptions, without=("downloads",)),
+    fields_of(TranscribeOptions, "language", "audio_context"),
+    _DRAFTERS,
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Timed rounds.")
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    metavar="NAME=MODEL",
+    help="faster-whisper with a CTranslate2 folder, openai-whisper with a .pt file (repeatable).  [default: those "
+    "installed that have this model on disk]",
+)
+@click.option("--picture", type=_FILE, metavar="FILE.svg", help="Draw speed against word errors.")
+@click.option("-f", "--format", "form", type=click.Choice(["table", "json"]), help="[default: table on a terminal]")
+@click.pass_context
+def suite(ctx: click.Context, /, recordings: tuple[str, ...], **given: Any) -> None:
+    """Measure errors, speed, memory and energy on RECORDINGS with texts.
+
+    Of every drafter, and of other programs on the same recordings.
+
+    RECORDINGS are folders with NAME.txt beside NAME.wav, or .jsonl files (also in a folder) whose lines have audio,
+    text and language. Texts, tokens and passes are the same each time; times want a quiet machine. docs/bench.md says
+    what the keys of -f json mean. The exit code is 1 where a text differs from plain decoding's.
+
+    \b
+    Examples:
+      specedge bench suite recordings/ -m base -l en
+      specedge bench suite set.jsonl -m base -f json --picture base.svg
+      specedge bench suite set.jsonl --drafters none,auto --peer faster-whisper=FOLDER --rounds 3
+    """
+    import json
+
+    from ..audio.audio import open_audio
+    from ..bench import suite_report
+    from ..bench.recordings import read_recordings
+    from ..bench.suite import run_suite
+    from ..console import Progress
+    from ..drafters.registry import threads_here
+    from ..engine.packed import map_large_blocks
+    from ..engine.speech import open_engine
+
+    found = read_recordings(recordings, given["language"])
+    for one in found:  # fail before minutes are spent
+        with open_audio(one.file):
+            pass
+    bundle = made(ModelOptions, given).open(given["language"])
+    plan = _plan(recordings, bundle, {**given, "references": ()})
+    names, n_rounds = _with_auto(plan.drafters, given), given["rounds"]
+    map_large_blocks()
+    threads, provider = given["threads"] or threads_here(bundle), given["encoder_provider"]
+    engine = open_engine(bundle, threads=threads, encoder_provider=provider)
+    with (
+        Progress(len(found) * len(names) * (1 + n_rounds), "transcriptions", "bench") as progress,
+        engine.interruptible(),
+    ):
+        measured = run_suite(
+            engine,
+            bundle,
+            found,
+            names,
+            _maker(bundle, engine, plan),
+            audio_context=given["audio_context"],
+            n_rounds=n_rounds,
+            peers=_peers(given["peers"], bundle, engine.threads),
+            on_heard=progress.update,
+        )
+    if given["picture"] is not None:
+        given["picture"].write_text(suite_report.picture(measured), encoding="utf-8")
+    as_json = given["form"] == "json" or (given["form"] is None and not is_terminal(sys.stdout))
+    for line in suite_report.lines(measured):
+        click.echo(line, err=as_json)
+    if as_json:
+        click.echo(json.dumps(suite_report.to_json(measured), ensure_ascii=False))
+    if any(row.different for row in measured.drafters.values()):
+        ctx.exit(SpecedgeError.exit_code)
+
+
+def _with_auto(names: tuple[str, ...], given: dict[str, Any]) -> tuple[str, ...]:
+    return names if given["drafters"] or "auto" in names else (*names, "auto")
+
+
+def _maker(bundle: Bundle, engine: Any, plan: Plan) -> Callable[[str, bool], Drafter]:
+    from ..decoding.drafter import TargetModel
+    from ..drafters.registry import make_drafter
+
+    def make(name: str, weighs: bool) -> Drafter:
+        canceller = getattr(engine, "canceller", None)
+        target = TargetModel(bundle, threads=engine.threads, canceller=canceller, weighs=weighs)
+        return make_drafter(plan.options_for(name), target)
+
+    return make
+
+
+def _peers(given: tuple[str, ...], bundle: Bundle, threads: int) -> Callable[[], list[Peer]]:
+    """What opens the peers that are given, else those that are here. Raises UsageError for one that there is not."""
+    from ..bench.peers import PEERS, open_peer, peers_here
+
+    asked = [(name, model) for name, _, model in (peer.partition("=") for peer in given)]
+    for name, _ in asked:
+        if name not in PEERS:
+            raise UsageError(f"--peer {name}: expected one of {', '.join(PEERS)}")
+
+    def opened() -> list[Peer]:
+        found = []
+        for name, model in asked or peers_here(bundle.manifest.source.id.rpartition("whisper-")[2]):
+            try:
+                found.append(open_peer(name, model, threads, bundle.manifest.precision))
+            except UsageError as error:
+                if asked:
+                    notify(f"left out: {error}")
+        return found
+
+    return opened
 
 
 def _compare_contexts(files: tuple[str, ...], given: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ _COMMANDS = {
     "train": ("specedge.runtime.cli.train:train", "Train small models that draft for a target."),
     "models": ("specedge.runtime.cli.models:models", "List, pull, show and remove models."),
     "map": ("specedge.runtime.cli.map:token_map", "Build and inspect token maps from transcripts."),
-    "bench": ("specedge.runtime.cli.bench:bench", "Measure the drafters here, and say which one to use."),
+    "bench": ("specedge.runtime.cli.bench:bench", "Measure drafters, models and peers here, and say what to use."),
     "doctor": ("specedge.runtime.cli.doctor:doctor", "Check this machine, runtime and model; time its passes."),
     "disk": ("specedge.runtime.cli.disk:disk", "Show and remove what lies on disk: models, caches, learned text."),
     "compat": ("specedge.runtime.cli.compat:compat", "Run programs for faster-whisper on specedge, unchanged."),

@@ -14,7 +14,7 @@ from support.noise import SAMPLES
 from support.paths import DEMO
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("lossless", "peers", "soak", "speculate", "words")
+PROGRAMS = ("lossless", "peers", "soak")
 
 
 @pytest.fixture
@@ -49,18 +49,6 @@ def test_help_says_what_is_not_measured(program: str) -> None:
 
 
 @pytest.mark.slow
-def test_words(speech: Path, tmp_path: Path) -> None:
-    """The same bundle twice has no more errors, and a line without a text is held against the first one's."""
-    given = (f"one={DEMO}", f"two={DEMO}", "--set", speech, "--keep", tmp_path / "kept")
-    for _ in range(2):
-        one, two = _json("words", *given)["figures"]
-        assert one | {"bundle": ""} == two | {"bundle": ""}
-        assert two["recordings"] == 3 and two["more"] == two["changed"] == two["low"] == two["high"] == 0
-    (kept,) = (tmp_path / "kept").iterdir()
-    assert len(kept.read_text().splitlines()) == 3
-
-
-@pytest.mark.slow
 def test_peers(speech: Path) -> None:
     given = (DEMO, speech, "--ours", "ngram", "--rounds", 1, "--threads", 1, "--contexts", "full,auto")
     found = _json("peers", *given)
@@ -76,9 +64,3 @@ def test_lossless(speech: Path) -> None:
         found = _json("lossless", *given)
         assert found["tokens"] > 20 and found["runs"] > 5 and found["accepted"] > 0
         assert found["different"] == found["dropped"] == found["failures"] == 0
-
-
-@pytest.mark.slow
-def test_speculate(speech: Path) -> None:
-    found = _json("speculate", "-m", DEMO, speech, "--rounds", 1, "--drafters", "tokenmap,auto")
-    assert found["different"] == 0 and found["sets"][str(speech)]["tokenmap"]["decoder"] > 0

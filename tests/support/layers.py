@@ -84,6 +84,7 @@ RULES = (
     Rule(pattern="runtime/device.py", lazy=frozenset({"onnxruntime"})),
     Rule(pattern="runtime/text/splitting.py", lazy=frozenset({"regex"})),
     Rule(pattern="runtime/audio/media.py", libraries=_NUMPY, lazy=frozenset({"av"})),
+    Rule(pattern="runtime/bench/peers.py", lazy=frozenset({"faster_whisper", "torch", "whisper"})),
     Rule(pattern="runtime/*", libraries=_NUMPY),
     Rule(pattern="maps/*", libraries=_NUMPY),
 )
