@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from .rules import Logits
 
 _UNIT = 2.0**-52
-# Of 52-bit uniforms, shifted by half a step off 0 and 1, no two Gumbel values lie further apart than this.
-_WIDEST_GAP = 41.0
+_NEAR = 4.0  # times the temperature below the peak, a few tokens; any other choice gives the same samples, slower
+_SLACK = 1e-6  # far more than float64 adds to a score
 _UNIFORM_STREAM = 1
 _SAFE_PEAK = 40.0  # up to here either way, float32 holds the exponentials of a row and their sum without a shift
 
@@ -38,26 +38,28 @@ class Noise:
 
     def gumbel(self, position: int, n: int) -> NDArray[np.float64]:
         """Return Gumbel noise of the tokens 0 .. n-1 at an absolute position, float64 [n]."""
-        values: NDArray[np.float64] = -np.log(-np.log(self._uniforms(position, 0, n)))
-        return values
+        return gumbel(self.numbers(position, n))
 
-    def gumbel_of(self, position: int, tokens: NDArray[np.intp]) -> NDArray[np.float64]:
-        """As `gumbel`, of `tokens` alone, in their order."""
-        if tokens.size == 0:
-            return np.empty(0, np.float64)
-        uniforms = self._uniforms(position, 0, int(tokens.max()) + 1)[tokens]
-        values: NDArray[np.float64] = -np.log(-np.log(uniforms))
-        return values
+    def numbers(self, position: int, n: int, stream: int = 0) -> NDArray[np.uint64]:
+        """Return what the noise of the tokens 0 .. n-1 is made of, uint64 [n]."""
+        counter = np.array([0, position, stream, 0], np.uint64)
+        numbers: NDArray[np.uint64] = np.random.Philox(key=self._key, counter=counter).random_raw(n)
+        return numbers
 
     def uniform(self, position: int) -> float:
         """Return the position's number of (0, 1), independent of its Gumbel noise."""
-        return float(self._uniforms(position, _UNIFORM_STREAM, 1)[0])
+        return float(_uniforms(self.numbers(position, 1, _UNIFORM_STREAM))[0])
 
-    def _uniforms(self, position: int, stream: int, n: int) -> NDArray[np.float64]:
-        counter = np.array([0, position, stream, 0], np.uint64)
-        raw = np.random.Philox(key=self._key, counter=counter).random_raw(n)
-        uniforms: NDArray[np.float64] = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * _UNIT
-        return uniforms
+
+def gumbel(numbers: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return the Gumbel noise that uint64 numbers make, float64 of their shape: the larger the larger."""
+    values: NDArray[np.float64] = -np.log(-np.log(_uniforms(numbers)))
+    return values
+
+
+def _uniforms(numbers: NDArray[np.uint64]) -> NDArray[np.float64]:
+    uniforms: NDArray[np.float64] = ((numbers >> np.uint64(12)).astype(np.float64) + 0.5) * _UNIT
+    return uniforms
 
 
 class Draw:
@@ -71,19 +73,28 @@ class Draw:
         if self._noise is None:
             return int(logits.argmax())
         peak = float(logits.max())
-        if not np.isfinite(peak):
+        top = peak / self.temperature
+        if not math.isfinite(top):
             return int(logits.argmax())
-        # Only these can win whatever the noise is, so the logarithms are spent on them alone.
-        tokens = np.flatnonzero(logits >= peak - _WIDEST_GAP * self.temperature)
-        scores = logits[tokens].astype(np.float64) / self.temperature
-        return int(tokens[(scores + self._noise.gumbel_of(self._position, tokens)).argmax()])
+        # Logarithms are spent on tokens that can win alone: the likeliest, and others whose noise makes up for the gap.
+        numbers = self._noise.numbers(self._position, len(logits))
+        tokens = np.flatnonzero(logits >= peak - _NEAR * self.temperature)
+        least = self._scores(logits, tokens, numbers).max() - (top - _NEAR) - _SLACK
+        can_win = numbers >= np.uint64((math.exp(-math.exp(-least)) - 4 * _UNIT) * 2.0**64)
+        can_win[tokens] = True
+        tokens = np.flatnonzero(can_win)
+        return int(tokens[self._scores(logits, tokens, numbers).argmax()])
+
+    def _scores(self, logits: Logits, tokens: NDArray[np.intp], numbers: NDArray[np.uint64]) -> NDArray[np.float64]:
+        return logits[tokens].astype(np.float64) / self.temperature + gumbel(numbers[tokens])
 
     def sample(self, weights: NDArray[np.float64]) -> int:
         """Return a token drawn in proportion to `weights` f64[n_vocab], not all 0, with the position's own noise."""
         tokens = np.flatnonzero(weights)
         if self._noise is None:
             return int(weights.argmax())
-        return int(tokens[(np.log(weights[tokens]) + self._noise.gumbel_of(self._position, tokens)).argmax()])
+        numbers = self._noise.numbers(self._position, len(weights))[tokens]
+        return int(tokens[(np.log(weights[tokens]) + gumbel(numbers)).argmax()])
 
     def uniform(self) -> float:
         """Return the position's number of (0, 1); 0.5 at temperature 0, where nothing is drawn."""

@@ -44,6 +44,16 @@ def test_samples_have_the_softmaxs_distribution() -> None:
     assert ((counts[:4] - expected) ** 2 / expected).sum() < 16.3, "chi-square, 3 degrees of freedom, p = 0.001"
 
 
+@pytest.mark.parametrize("temperature", [0.2, 1.0, 3.0])
+def test_a_sample_is_the_best_of_all_tokens(temperature: float) -> None:
+    """Tokens that cannot win are passed over; that changes no sample."""
+    row = np.random.default_rng(2).standard_normal(3000).astype(np.float32) * 3
+    row[::5] = -np.inf
+    for seed in range(200):
+        scores = row.astype(np.float64) / temperature + noise(seed=seed).gumbel(9, len(row))
+        assert Draw(temperature, noise(seed=seed), 9).own(row) == int(scores.argmax())
+
+
 @pytest.mark.parametrize("shift", [0.0, 200.0, -200.0])
 def test_log_probabilities_are_torchs(shift: float) -> None:
     torch = pytest.importorskip("torch")
