@@ -20,6 +20,8 @@ SAMPLE = ROOT / "tests" / "assets" / "samples" / "maintenance.wav"
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_runs(path: Path, tmp_path: Path) -> None:
+    bare = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    assert bare.returncode == 1 and f"python docs/examples/{path.name} " in bare.stderr and "Error" not in bare.stderr
     before, named, after = path.read_text(encoding="utf-8").partition('WhisperModel("tiny.en")')
     assert named and "tiny.en" not in after
     copy = tmp_path / path.name

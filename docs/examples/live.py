@@ -12,6 +12,8 @@ from specedge import WhisperModel, decode_audio
 BLOCK = 8000  # samples, half a second at 16 kHz
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     samples = decode_audio(sys.argv[1])
     blocks = (samples[at : at + BLOCK] for at in range(0, len(samples), BLOCK))
     for update in WhisperModel("tiny.en").stream(blocks, language="en"):

@@ -34,6 +34,8 @@ class RepeatDrafter(Drafter):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     drafter = RepeatDrafter()
     segments, info = WhisperModel("tiny.en").transcribe(sys.argv[1], language="en", drafter=drafter)
     for segment in segments:

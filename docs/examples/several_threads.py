@@ -20,6 +20,8 @@ def text_of(model: WhisperModel, path: str) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     shared = WhisperModel("tiny.en")
     with ThreadPoolExecutor(max_workers=4) as threads:
         for line in threads.map(lambda path: text_of(shared, path), sys.argv[1:]):

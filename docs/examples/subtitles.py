@@ -27,4 +27,6 @@ def subtitles(path: str) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     print(subtitles(sys.argv[1]))
