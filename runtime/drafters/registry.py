@@ -140,10 +140,6 @@ def _tokenmap(target: TargetModel, options: DrafterOptions) -> Drafter:
             f"the drafter tokenmap needs a token map, and {target.bundle.manifest.name} brings none: build one from "
             "transcripts with `specedge map build`, and give it with --token-map (token_map)"
         )
-    return _tokenmap_of(maps, target, options)
-
-
-def _tokenmap_of(maps: Sequence[TokenMap], target: TargetModel, options: DrafterOptions) -> Drafter:
     is_usual = options.map_preset == DrafterOptions.map_preset
     kind: type[TokenMapDrafter] = TokenMapDrafter if is_usual else find("tokenmap", options.map_preset)
     tokenizer = target.bundle.tokenizer
@@ -157,14 +153,15 @@ def _tokenmap_of(maps: Sequence[TokenMap], target: TargetModel, options: Drafter
 
 
 def _ctc(target: TargetModel, options: DrafterOptions) -> Drafter:
-    bundle = target.bundle
-    maps = _opened_maps(bundle, options)
-    if CTC_GRAPH not in bundle.manifest.graphs:
-        instead = "tokenmap" if maps else "ngram"
-        log.warning("%s has no CTC head: the drafter %s takes the place of ctc", bundle.manifest.name, instead)
-        return _tokenmap_of(maps, target, options) if maps else _ngram(target, options)
     from .ctc.drafter import open_ctc
 
+    bundle = target.bundle
+    if CTC_GRAPH not in bundle.manifest.graphs:
+        raise UsageError(
+            f"the drafter ctc needs a CTC head, and {bundle.manifest.name} brings none: train one with `specedge train "
+            "ctc`, and add it with `specedge export --add-ctc`"
+        )
+    maps = _opened_maps(bundle, options)
     try:
         made = open_ctc(bundle, maps, costs_of(target), threads=target.threads, canceller=target.canceller)
     except BaseException:

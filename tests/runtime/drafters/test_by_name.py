@@ -84,6 +84,7 @@ def drafted(drafter: Drafter, opened: Bundle, sampled: tuple[int, ...]) -> list[
         ("ngram", {"learn": True}, "learn: the drafter ngram has no model that could learn; use draft"),
         ("draft", {}, "the drafter draft needs a smaller model, and micro brings none: name one with --draft-model"),
         ("tokenmap", {}, "the drafter tokenmap needs a token map, and micro brings none"),
+        ("ctc", {"token_maps": ["x"]}, "the drafter ctc needs a CTC head, and micro brings none: train one with"),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, options: dict[str, Any], message: str) -> None:
@@ -105,19 +106,6 @@ def test_maps_that_cannot_be_used(token_map: Path, foreign_map: Path, tmp_path: 
         with pytest.raises(MapError, match=message) as caught:
             make_drafter(DrafterOptions("tokenmap", token_maps=[token_map, bad]), here())
         assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
-
-
-def test_without_a_head_the_drafter_ctc_is_another_with_one_warning(
-    token_map: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    mapped = make_drafter(DrafterOptions("ctc", token_maps=[token_map]), here())
-    assert mapped.name == "tokenmap" and drafted(mapped, bundle(), (5,)) == [6, 7]
-    assert [record.getMessage() for record in caplog.records] == [
-        "micro has no CTC head: the drafter tokenmap takes the place of ctc"
-    ]
-    caplog.clear()
-    assert make_drafter("ctc", here()).name == "ngram"
-    assert len(caplog.records) == 1
 
 
 def test_prices_are_those_measured_on_this_device_where_there_are_any() -> None:
