@@ -14,6 +14,7 @@ its mode. On Windows a user's folders are private already.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import time
@@ -32,6 +33,7 @@ _DROPPINGS = (".ds_store", "thumbs.db", "desktop.ini")  # that file managers lea
 _SHOWN = 3
 _RETRIES_S = (0.05, 0.2, 0.5)  # Windows refuses to replace a file while somebody opens it
 SIDE_FILES = ("", "-wal", "-shm", ".bad")  # of an sqlite3 database, with what was set aside
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -196,7 +198,8 @@ def _disk_errors(target: Path) -> Iterator[None]:
         raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ResourceError(f"cannot write {target}: {reason}; free some space or choose another place") from error
+        advice = "free some space or choose" if error.errno in _FULL else "choose"
+        raise ResourceError(f"cannot write {target}: {reason}; {advice} another place") from error
 
 
 def _sync_folder(folder: Path) -> None:

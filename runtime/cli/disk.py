@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
-from specedge.errors import ResourceError
+from specedge.errors import ResourceError, UsageError
 from specedge.models import catalogue, store
 
-from ..console import notify
+from ..console import is_terminal, notify
 from .describe import format_size, table
 from .options import JSON, ModelOptions, installed_models
 
@@ -31,7 +32,7 @@ class _Kept:
 
     @property
     def size_bytes(self) -> int:
-        return sum(map(_size_bytes, self.paths))
+        return _size_bytes(*self.paths)
 
 
 @click.command()
@@ -39,11 +40,12 @@ class _Kept:
 @click.option(
     "--clear", "what", multiple=True, type=click.Choice([*KINDS, "all"]), help="Remove this, or all (repeatable)."
 )
+@click.option("--yes", is_flag=True, help="With --clear: do not ask.")
 @click.option("--learned", is_flag=True, help="Print what was learned from your text as JSON lines instead.")
 @click.option(
     "-m", "--model", metavar="MODEL", shell_complete=installed_models, help="With --learned: this model's text of ids."
 )
-def disk(as_json: bool, what: tuple[str, ...], learned: bool, model: str | None) -> None:
+def disk(as_json: bool, what: tuple[str, ...], yes: bool, learned: bool, model: str | None) -> None:
     """Show or remove what specedge keeps on this machine: models, packed weights, measurements, learned text.
 
     Nothing is learned beyond a run unless you ask for it. Packed weights are made again when a model is loaded;
@@ -54,11 +56,11 @@ def disk(as_json: bool, what: tuple[str, ...], learned: bool, model: str | None)
     Examples:
       specedge disk
       specedge disk --clear packed --clear learned
-      specedge disk --clear all
+      specedge disk --clear all --yes
       specedge disk --learned > learned.jsonl
     """
     if what:
-        _clear([_kept(name) for name in KINDS if name in what or "all" in what])
+        _clear([_kept(name) for name in KINDS if name in what or "all" in what], asks=not yes)
     elif learned:
         _print_learned(model)
     else:
@@ -72,16 +74,21 @@ def _show(kept: list[_Kept], *, as_json: bool) -> None:
         click.echo(json.dumps(rows, default=str, indent=1))
         return
     lines = [(one.what, format_size(one.size_bytes), one.about, _for_people(one.where)) for one in kept if one.paths]
-    total = sum(one.size_bytes for one in kept)
+    total = _size_bytes(*(path for one in kept for path in one.paths))
     click.echo("\n".join(table([("WHAT", "SIZE", "", "WHERE"), *lines, ("all", format_size(total), "", "")])))
     if lines:
         notify("remove with `specedge disk --clear WHAT`; one model with `specedge models rm NAME`")
 
 
-def _clear(asked: list[_Kept]) -> None:
+def _clear(asked: list[_Kept], *, asks: bool) -> None:
     kept = [one for one in asked if one.paths]
     if not kept:
         notify(f"{', '.join(one.what for one in asked)}: nothing was there")
+    elif asks:
+        what = ", ".join(f"{one.what} ({format_size(one.size_bytes)})" for one in kept)
+        if not is_terminal(sys.stdin):
+            raise UsageError(f"this removes {what} for good: add --yes")
+        click.confirm(f"Remove {what} for good?", abort=True, err=True)
     for one in kept:
         size_bytes = one.size_bytes
         if one.what == "models":
@@ -147,13 +154,16 @@ def _inside(folder: Path) -> tuple[Path, ...]:
         return ()
 
 
-def _size_bytes(path: Path) -> int:
-    paths = [Path(place, name) for place, _, names in os.walk(path) for name in names] if path.is_dir() else [path]
-    total = 0
+def _size_bytes(*roots: Path) -> int:
+    """What files and those in folders take of the disk."""
+    paths = [Path(place, name) for root in roots for place, _, names in os.walk(root) for name in names]
+    paths += [root for root in roots if not root.is_dir()]
+    blocks: dict[tuple[int, int], int] = {}  # of files by identity: one with several names counts once
     for one in paths:
         with contextlib.suppress(OSError):
-            total += one.lstat().st_size
-    return total
+            about = one.lstat()
+            blocks[about.st_dev, about.st_ino] = getattr(about, "st_blocks", -(-about.st_size // 512)) * 512
+    return sum(blocks.values())
 
 
 def _remove(path: Path) -> None:

@@ -76,11 +76,12 @@ def token_map() -> None:
 @click.option("--budget", type=_Size(), metavar="SIZE", help="Largest size, such as 10MB.")
 @click.pass_context
 def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, model: str | None, **given: Any) -> None:
-    """Make a token map from TRANSCRIPTS: txt, srt, vtt, tsv, json, jsonl, folders, or `-` for standard input.
+    """Make a token map from TRANSCRIPTS.
 
-    A line of txt is a sentence; segments of timed formats are joined up to the end of a sentence. A line that begins
-    without a capital and has no mark at its end, such as a command, is counted with both, as Whisper writes. The map
-    fits every model that has the vocabulary of MODEL: all multilingual Whispers, v1, v2 and v3, have the same, and all
+    They are txt, srt, vtt, tsv, json, jsonl, folders, or `-` for standard input. A line of txt is a sentence; segments
+    of timed formats are joined up to the end of a sentence. A line that begins without a capital and has no mark at its
+    end, such as a command, is counted with both, as Whisper writes. The map fits every model that has the vocabulary of
+    MODEL: all multilingual Whispers, v1, v2 and v3, have the same, and all
     English-only ones (tiny.en and so on) have another. Without -m it is that of the model that transcribes by default,
     or the multilingual one where none is installed. Token maps of one vocabulary in the place of TRANSCRIPTS become one
     map, their counts added.
@@ -155,9 +156,10 @@ def _known_that_fit(fingerprint: bytes) -> list[str]:
 @JSON
 @click.option("--verify", is_flag=True, help="Check checksums and contents first.")
 def show(path: str, text: str | None, top: int, model: str | None, as_json: bool, verify: bool) -> None:
-    """Show how a token map was built and what it says: keys, what follows them, how often, and how surely.
+    """Show how a token map was built and what it says.
 
-    The keys that save most come first. With TEXT: what the map would draft behind it.
+    Its rows are keys, what follows them, how often, and how surely. Those that save most come first. With TEXT:
+    what the map would draft behind it.
 
     \b
     Examples:
@@ -265,10 +267,10 @@ def _shown_candidate(key: tuple[int, ...], candidate: Candidate, tokenizer: Toke
 @JSON
 @click.pass_context
 def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], model: str | None, as_json: bool) -> None:
-    """Estimate the speed-up of a token map on held-out transcripts, which are replayed as if the model said them.
+    """Estimate the speed-up of a token map on other transcripts.
 
-    Passes are priced by what `specedge doctor --calibrate` measured here, else by a built-in table. The speed-up is the
-    decoder's alone; `specedge bench --drafters tokenmap` measures it.
+    They are replayed as if the model said them. Passes are priced by what `specedge doctor --calibrate` measured here,
+    else by a built-in table. The speed-up is the decoder's alone; `specedge bench --drafters tokenmap` measures it.
 
     \b
     Examples:

@@ -37,7 +37,9 @@ def models() -> None:
 @JSON
 @click.option("--known", is_flag=True, help="List the short names that `pull` knows, and what each needs.")
 def list_models(as_json: bool, known: bool) -> None:
-    """Show the installed models: name, size, precision, the draft inside, path.
+    """Show the installed models.
+
+    Name, size, precision, the draft inside, path.
 
     With --known the models that can be pulled: MB on disk of the int8 bundle, about the peak memory of a transcription
     in MB, the encoder's arithmetic for a window as a multiple of tiny's, the number of languages, the best known draft

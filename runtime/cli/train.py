@@ -136,7 +136,7 @@ def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **giv
 def heads(
     target: str, audio: tuple[str, ...], out: Path, work: Path | None, trained: Path | None, **given: Any
 ) -> None:
-    """Train heads on TARGET's own hidden rows, for the drafter of the same name as their kind.
+    """Train heads on TARGET's own hidden rows, to draft with.
 
     TARGET is a checkpoint, which stays as it is. AUDIO is files and folders, without transcripts: the heads learn what
     TARGET itself says. Run the same command again to continue where it was stopped; the --work folder of another kind

@@ -196,6 +196,8 @@ class _Run:
         elif self._streamed is None:
             _print(render(request.formats[0], self._transcript()))
         self._tally.done(self._duration_s())
+        if not self._n_segments and self._stopped_by is None:
+            self._remark(f"{name}: no speech")
         if info is not None and request.output.verbose:
             self._remark(f"{name}: {describe(info, self._duration_s(), self._n_segments)}")
         if info is not None and request.output.stats:
@@ -267,5 +269,5 @@ def _print(text: str) -> None:
         raise
     except OSError as error:
         raise ResourceError(
-            f"cannot write to standard output: {error.strerror or error}; free some space, or give a folder with -o"
+            f"cannot write to standard output: {error.strerror or error}; give a folder with -o"
         ) from None

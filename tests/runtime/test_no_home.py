@@ -68,7 +68,7 @@ def test_a_home_that_is_a_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("of somebody")
     for home in (file, file / "below"):
-        for arguments in (["disk"], ["disk", "--clear", "all"], ["disk", "--learned"]):
+        for arguments in (["disk"], ["disk", "--clear", "all", "--yes"], ["disk", "--learned"]):
             code, _, lines = run(*arguments, SPECEDGE_HOME=str(home))
             assert code in (0, 5) and not any("internal" in line for line in lines)
     assert file.read_text() == "of somebody"

@@ -289,6 +289,7 @@ def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureF
     assert main.main([name, "--help"]) == 0
     captured = capsys.readouterr()
     assert "Examples:" in captured.out and captured.err == ""
+    assert "..." not in captured.out.partition("\nCommands:")[2], "no summary is cut"
 
 
 def test_every_option_of_a_peer_that_has_an_answer_is_none_of_ours(

@@ -217,6 +217,8 @@ def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str], says: Any) -> Non
     _, err = run(capsys, "a.wav", "--verbose", "True")
     assert err.splitlines() == ["specedge: model x: x", "specedge: a.wav: 0:02 of audio, language de (0.75), 1 segment"]
     assert run(capsys, "a.wav", "--verbose", "False")[1] == ""
+    says()
+    assert run(capsys, "a.wav") == ("", "specedge: a.wav: no speech\n")
 
 
 def test_a_doubt_comes_before_the_text(
