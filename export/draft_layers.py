@@ -77,7 +77,8 @@ class _Layered(TensorSource):
     def __init__(self, path: Path, target: Checkpoint, layers: Mapping[str, F32], n_layers: int) -> None:
         dims = replace(target.spec.dims, n_text_layer=n_layers)
         self._layers, self._target = layers, target
-        self.spec = replace(target.spec, dims=dims, heads=None, generation=_without_heads(target.spec.generation))
+        generation = {**target.spec.generation, "alignment_heads": None}  # those are the deeper decoder's
+        self.spec = replace(target.spec, dims=dims, heads=None, generation=generation)
         self.entries = {
             name: Stored(layers[name].shape if name in layers else shape, "F32", path)
             for name, shape in [*expected_shapes(self.spec), *((name, layers[name].shape) for name in layers)]
@@ -125,8 +126,3 @@ def shipped(target: Checkpoint) -> Path | None:
         return None
     path = Path(places[0]) / f"{fingerprint(target)[:16]}{SUFFIX}"
     return path if path.is_file() else None
-
-
-def _without_heads(generation: Mapping[str, object]) -> dict[str, object]:
-    """Without the heads of the deeper decoder that follow the audio."""
-    return {name: value for name, value in generation.items() if name != "alignment_heads"}

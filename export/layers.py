@@ -82,11 +82,6 @@ def rows_of(weights: Weights, name: str, rows: Sequence[int] | NDArray[np.int64]
     return np.concatenate(found)[np.argsort(np.concatenate(places))]
 
 
-def block_size_for(n_in: int) -> int:
-    """The largest block that divides `n_in`, so that no block is padded; 0 when none does."""
-    return next((size for size in BLOCK_SIZES if n_in % size == 0), 0)
-
-
 def quantize_blocks(weight: NDArray[np.float32], *, block_size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """`weight` `[n_out, n_in]` in symmetric blocks of 4 bits along its inputs, for MatMulNBits zero point 8: values
     `[n_out, n_blocks, block_size / 2]`, two in a byte, and scales `[n_out, n_blocks]`."""
@@ -229,7 +224,7 @@ def linear(
     if kind == "rows8":
         return rows8_product(g, quantize_rows(g, x, weight.shape[1]), name, weight, bias)
     n_out, n_in = weight.shape
-    block_size = block_size_for(n_in)
+    block_size = next((size for size in BLOCK_SIZES if n_in % size == 0), 0)  # so that no block is padded
     if block_size == 0:
         raise CheckpointError(
             f"weight {name}: its {n_in} inputs are no multiple of 16, the smallest quantisation block; "

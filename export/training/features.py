@@ -558,16 +558,12 @@ def load_features(folder: Path, n_parts: int = 1) -> list[Window]:
     for number, rows, arrays in _load(folder, "features"):
         for row, features in zip(rows, arrays["features"], strict=True):
             n_frames, text = len(features), bytes.fromhex(row["text"])
-            if _n_needed(text) <= n_parts * n_frames:
+            n_doubled = sum(a == b for a, b in itertools.pairwise(text))  # between which CTC needs a blank
+            if len(text) + n_doubled <= n_parts * n_frames:
                 starts, ends = (tuple([at for at in row[kind] if at < n_frames]) for kind in ("starts", "ends"))
                 window = Window(features=features, text=text, source=number, is_rough=row["is_rough"])
                 found.append(replace(window, starts=starts, ends=ends))
     return found
-
-
-def _n_needed(text: bytes) -> int:
-    """Frames that CTC needs for a text: one a byte, and a blank between two that are the same."""
-    return len(text) + sum(a == b for a, b in itertools.pairwise(text))
 
 
 def load_rows(folder: Path) -> list[HiddenText]:

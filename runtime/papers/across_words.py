@@ -327,7 +327,8 @@ class _TokenReader(_AcrossReader):
             return None
         ids, q, classes = list[int](), list[float](), list[int]()
         within = within if within.get(token, 0.0) > 0 else {token: 1.0}
-        kept = [(int(id_), p) for id_, p in zip(*drawn, strict=True) if self._is_alone(int(id_))]
+        pairs = ((int(id_), p) for id_, p in zip(*drawn, strict=True))
+        kept = [(id_, p) for id_, p in pairs if self.of.is_text(id_) and self.of.direct[id_] >= 0]
         for number, (id_, p) in enumerate(kept):
             members = dict.fromkeys([self.of.direct[id_], *self.of.runs(id_).values()], 0.0)
             members |= {self.of.direct[id_]: 1.0} if id_ != first else within
@@ -336,9 +337,6 @@ class _TokenReader(_AcrossReader):
             classes += [number] * len(members)
         known = np.array(ids, np.int64), np.array(q) / sum(q)
         return known if len(ids) == len(kept) else (*known, np.array(classes, np.int64))
-
-    def _is_alone(self, id_: int) -> bool:
-        return self.of.is_text(id_) and self.of.direct[id_] >= 0
 
     def _within(self, runs: Mapping[tuple[int, ...], int]) -> Mapping[int, float]:
         """Given the first token: the run's token with the second one's probability, the first alone with the rest.
