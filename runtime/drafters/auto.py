@@ -212,7 +212,6 @@ class AutoDrafter(Drafter):
 
     @property
     def choice(self) -> str:
-        """What was measured of each candidate, as one line."""
         return "; ".join(self._account.sentences())
 
     @property
@@ -223,33 +222,27 @@ class AutoDrafter(Drafter):
 
     @property
     def listens(self) -> bool:
-        """Whether a candidate hears the audio itself."""
         return any(guard.listens for guard in self._guards.values())
 
     @property
     def reads_hidden(self) -> bool:
-        """Whether the window's candidate reads the decoder's hidden rows."""
         guard = self._guards.get(self._candidate())
         return guard is not None and guard.reads_hidden
 
     @property
     def wants_rows(self) -> bool:
-        """Whether a candidate learns from the model's own rows."""
         return any(guard.wants_rows for guard in self._guards.values())
 
     @property
     def has_heads(self) -> bool:
-        """Whether its one candidate has heads."""
         return len(self._guards) == 1 and all(guard.has_heads for guard in self._guards.values())
 
     @property
     def suspected_loops(self) -> int:
-        """Windows that a candidate took for a text that repeats itself without end."""
         return max((guard.suspected_loops for guard in self._guards.values()), default=0)
 
     @property
     def learning(self) -> Learning | None:
-        """Totals of the candidate that learns."""
         found = [learned for guard in self._guards.values() if (learned := guard.learning) is not None]
         return found[0] if found else None
 
@@ -264,7 +257,6 @@ class AutoDrafter(Drafter):
         return twin if twin._guards else None
 
     def share(self, n_texts: int, n_rows: int) -> None:
-        """Price rows as they are beside others."""
         self._plain.share(n_texts, n_rows)
         for guard in (self._earlier, *self._guards.values()):
             guard.share(n_texts, n_rows)
@@ -340,7 +332,6 @@ class AutoDrafter(Drafter):
         return guard.guess(hidden, n_choices)
 
     def close(self) -> None:
-        """Close the candidates; from then on there are no drafts."""
         self._guards = {}
         for drafter in self._drafters:
             drafter.close()

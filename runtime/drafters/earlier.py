@@ -60,7 +60,6 @@ class EarlierDrafter(Drafter):
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
-        """Price rows as they are beside others."""
         self._guesses.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:

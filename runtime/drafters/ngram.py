@@ -61,7 +61,6 @@ class NgramDrafter(Drafter):
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
-        """Price rows as they are beside others."""
         self._guesses.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:

@@ -74,7 +74,6 @@ class TokenMapDrafter(Drafter):
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
-        """Price rows as they are beside others."""
         self._guesses.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
@@ -92,11 +91,9 @@ class TokenMapDrafter(Drafter):
         return self._guesses.draft(self._chosen(paths, n_pending, window.n_paths), limit)
 
     def observe(self, verdict: Verdict) -> None:
-        """Calibrate the guesses by what came of them."""
         self._guesses.learn(verdict)
 
     def close(self) -> None:
-        """Close the maps; from then on there are no drafts."""
         maps, self._maps = self._maps, ()
         for map_ in maps if self._owns_maps else ():
             map_.close()

@@ -191,7 +191,6 @@ class HeadsDrafter(Drafter):
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
-        """Price rows as they are beside others."""
         self._trees.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
@@ -216,7 +215,6 @@ class HeadsDrafter(Drafter):
         return self._trees.grow(ids[: self._n_heads], probs[: self._n_heads], window.n_paths, budget)
 
     def observe(self, verdict: Verdict) -> None:
-        """Calibrate the heads by what came of their guesses."""
         self._trees.learn(verdict)
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -227,7 +225,6 @@ class HeadsDrafter(Drafter):
         return ids[: self._n_heads], probs[: self._n_heads]
 
     def close(self) -> None:
-        """Let the heads go; from then on there are no drafts."""
         self._heads = self._window = None
 
 

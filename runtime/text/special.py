@@ -229,7 +229,7 @@ class SpecialTokens(TokenLayout):
         return prompt.index(self.sot)
 
     def never_sampled(self, *, timestamps: bool) -> Iterable[int]:
-        """See `TokenLayout.never_sampled`; the ids that openai-whisper never samples."""
+        """The ids that openai-whisper never samples."""
         control = (self.transcribe, self.translate, self.sot, self.sot_prev, self.sot_lm, self.no_speech)
         return [*(id_ for id_ in control if id_ is not None), *([self.no_timestamps] if timestamps else [])]
 
@@ -278,7 +278,6 @@ class SpecialTokens(TokenLayout):
         return self.languages[self.find_code(language)]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but `n_vocab`, which the manifest keeps among the dimensions."""
         return {
             **{name: getattr(self, name) for name in (*_REQUIRED, *_TASKS)},
             "languages": dict(self.languages),

@@ -79,7 +79,6 @@ class SpeechTokens(TokenLayout):
 
     @property
     def silence_id(self) -> int | None:
-        """See `TokenLayout.silence_id`: a speech LLM has none."""
         return None
 
     def asks_times(self, prompt: Sequence[int]) -> bool:
@@ -89,7 +88,6 @@ class SpeechTokens(TokenLayout):
         return None
 
     def never_sampled(self, *, timestamps: bool) -> Iterable[int]:
-        """See `TokenLayout.never_sampled`: all but text and ends."""
         return range(self.eot + 1, self.n_vocab)
 
     def control_names(self) -> Mapping[int, str]:

@@ -144,7 +144,6 @@ class CtcDrafter(Drafter):
 
     @property
     def rests(self) -> bool:
-        """Whether this window gets no drafts any more, because nothing was heard."""
         return self._is_over or self._hear is None
 
     def another(self) -> CtcDrafter:
@@ -154,7 +153,6 @@ class CtcDrafter(Drafter):
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
-        """Price rows as they are beside others."""
         self._guesses.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
@@ -204,7 +202,6 @@ class CtcDrafter(Drafter):
         self._guide.learn([*before, *text], len(before))
 
     def close(self) -> None:
-        """Let go of what the drafter was made with; from then on there are no drafts."""
         self._hear = None
         self._features = self._lattice = None
         if self._on_close is not None:
