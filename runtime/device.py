@@ -87,7 +87,7 @@ class Profile:
 def load_profile(bundle_digest: str, threads: int) -> Profile | None:
     """The profile of a bundle on this device; None where there is none that can be used."""
     try:
-        profile = Profile.from_json(read_device_file(profile_path(bundle_digest, threads)))
+        profile = Profile.from_json(read_device_file(device_path(bundle_digest, threads)))
     except ValueError:
         return None
     return profile if profile.threads == threads else None
@@ -95,14 +95,9 @@ def load_profile(bundle_digest: str, threads: int) -> Profile | None:
 
 def save_profile(bundle_digest: str, profile: Profile) -> Path:
     """Keep `profile`; returns its file. Raises ResourceError when it cannot be written."""
-    path = profile_path(bundle_digest, profile.threads)
+    path = device_path(bundle_digest, profile.threads)
     write_device_file(path, profile.to_json())
     return path
-
-
-def profile_path(bundle_digest: str, threads: int) -> Path:
-    """Where the profile of a bundle on this device lies, whether or not it was made."""
-    return device_path(bundle_digest, threads)
 
 
 _KIND = "specedge calibration"

@@ -12,7 +12,7 @@ import pytest
 
 from specedge.errors import ResourceError
 from specedge.runtime.cli.main import main
-from specedge.runtime.device import Profile, load_profile, profile_path, save_profile
+from specedge.runtime.device import Profile, device_path, load_profile, save_profile
 from specedge.runtime.engine.calibrate import PASS_ROWS, measure
 from support.exported import bundle, engine
 
@@ -29,7 +29,7 @@ def test_measure_covers_every_size_and_never_falls() -> None:
 
 def test_a_profile_comes_back_as_it_was_kept() -> None:
     path = save_profile("ab" * 32, PROFILE)
-    assert path == profile_path("ab" * 32, 2)
+    assert path == device_path("ab" * 32, 2)
     assert load_profile("ab" * 32, 2) == PROFILE
     assert load_profile("ab" * 32, 1) is None
     assert load_profile("cd" * 32, 2) is None
@@ -55,7 +55,7 @@ def test_a_profile_comes_back_as_it_was_kept() -> None:
     ],
 )
 def test_a_bad_file_is_no_profile(content: bytes) -> None:
-    path = profile_path("ef" * 32, 2)
+    path = device_path("ef" * 32, 2)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     assert load_profile("ef" * 32, 2) is None
@@ -74,7 +74,7 @@ def test_a_busy_machine_is_measured_once_more_and_then_refused(
     made = engine()
     monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads, encoder_provider: made)
     monkeypatch.setattr("specedge.runtime.cli.options.ModelOptions.open", lambda asked: made.bundle)
-    path = profile_path(made.bundle.digest, PROFILE.threads)
+    path = device_path(made.bundle.digest, PROFILE.threads)
 
     def calibrated(*scatters: float, args: tuple[str, ...] = ()) -> int:
         path.unlink(missing_ok=True)
