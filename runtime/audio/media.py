@@ -216,9 +216,3 @@ class Resampler:
         samples = frame.to_ndarray().reshape(-1)
         floats: NDArray[np.float32] = samples.astype(np.float32) * np.float32(1 / 32768)
         return floats if self._n_channels == 1 else floats.reshape(-1, 2)
-
-
-def resampled(samples: NDArray[np.float32] | NDArray[np.int16], from_hz: int, to_hz: int) -> NDArray[np.float32]:
-    """Mono samples [n_samples] at another rate."""
-    resampler = Resampler(to_hz, 1)
-    return np.concatenate([resampler.resample(Block(samples[:, None], from_hz, "mono")), resampler.finish()])

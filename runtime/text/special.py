@@ -246,14 +246,6 @@ class SpecialTokens(TokenLayout):
         """None for a token of no language."""
         return next((code for code, token in self.languages.items() if token == id_), None)
 
-    def timestamp_s(self, id_: int) -> float:
-        """Seconds from the start of the window. Raises UsageError if `id_` is no timestamp."""
-        if not self.is_timestamp(id_):
-            raise UsageError(
-                f"token {id_} is no timestamp: expected an id from {self.timestamp_begin} to {self.timestamp_end - 1}"
-            )
-        return (id_ - self.timestamp_begin) * self.time_precision_s
-
     def prompt(self, language: str | None = None, task: str = "transcribe", timestamps: bool = True) -> list[int]:
         """The ids a window's decoding starts with: [sot, language, task], and no_timestamps without `timestamps`.
 

@@ -43,7 +43,7 @@ def _generation(layout: Layout) -> dict[str, Any]:
 def test_published_layouts(n_vocab: int) -> None:
     special = standard_layout(n_vocab)
     assert {name: getattr(special, name) for name in PUBLISHED[n_vocab]} == PUBLISHED[n_vocab]
-    assert (special.n_timestamps, special.timestamp_end, special.timestamp_s(n_vocab - 1)) == (1501, n_vocab, 30.0)
+    assert (special.n_timestamps, special.timestamp_end, special.time_precision_s) == (1501, n_vocab, 0.02)
     assert special.is_multilingual == (n_vocab != 51864)
     if special.is_multilingual:
         languages = special.languages
