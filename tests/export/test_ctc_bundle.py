@@ -42,8 +42,8 @@ def test_an_export_brings_the_head_along(head: Path, tmp_path: Path, capsys: pyt
 
 def test_a_model_whose_draft_has_its_encoder_takes_the_head(head: Path, tmp_path: Path) -> None:
     with open_checkpoint(checkpoint()) as source:
-        given = {"precision": "int8", "name": "micro", "version": "1", "draft": bundle("int8", "draft same")}
-        made = write_bundle(source, tmp_path / "bundle", **given)
+        draft, out = bundle("int8", "draft same"), tmp_path / "bundle"
+        made = write_bundle(source, out, precision="int8", name="micro", version="1", draft=draft)
     CtcHead(add_to_bundle(made.path, ctc=head), Canceller()).load()
 
 
