@@ -293,7 +293,7 @@ def _findings(
         fewer=rounds.fewer,
         budget_s=budget_s,
         rows=rows,
-        profile=load_profile(bundle.digest, engine.threads),
+        profile=load_profile(bundle.timed_digest, engine.threads),
         recommendation=_recommended(rows, plan),
     )
 

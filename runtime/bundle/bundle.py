@@ -50,12 +50,13 @@ class Bundle:
     """An opened bundle; make one with `Bundle.open`.
 
     `path` is the folder with all links resolved, `digest` the sha256 of the manifest's bytes, which identifies the
-    whole bundle, since the manifest holds the sha256 of every file.
+    whole bundle, since the manifest holds the sha256 of every file; `provider` is what the encoder is remembered on.
     """
 
     path: Path
     manifest: Manifest
     digest: str
+    provider: str = ""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Self:
@@ -93,7 +94,15 @@ class Bundle:
 
         Its digest is another, so that what is measured or learned with one encoder is not used with the other.
         """
-        return replace(self, digest=hashlib.sha256(f"{self.digest} {provider}".encode()).hexdigest())
+        digest = hashlib.sha256(f"{self.digest} {provider}".encode()).hexdigest()
+        return replace(self, digest=digest, provider=provider)
+
+    @property
+    def timed_digest(self) -> str:
+        """Identifies what `doctor --calibrate` times, and not the heads, drafts and maps beside it."""
+        names, files = set(self.manifest.graph_names), self.manifest.files
+        parts = [f"{name} {entry.sha256}" for name, entry in files.items() if Path(name).stem in names]
+        return hashlib.sha256("\n".join([*sorted(parts), self.provider]).encode()).hexdigest()
 
     @property
     def size_bytes(self) -> int:

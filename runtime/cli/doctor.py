@@ -73,7 +73,7 @@ def _calibrate(bundle: Bundle, threads: int | None, encoder_provider: str, *, fo
         if is_last:
             raise ResourceError(f"{said}; nothing is kept: close other programs and try again, or give --force")
         notify(f"{said}; measuring once more")
-    path = save_profile(bundle.digest, profile)
+    path = save_profile(bundle.timed_digest, profile)
     if as_json:
         click.echo(json.dumps(profile.to_json()))
         return

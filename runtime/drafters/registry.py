@@ -86,7 +86,7 @@ def runnable(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
 
 def costs_here(bundle: Bundle, threads: int) -> CostTable:
     """What rows of this model cost on this device: measured by `doctor --calibrate`, or a table of a usual device."""
-    profile = load_profile(bundle.digest, threads)
+    profile = load_profile(bundle.timed_digest, threads)
     return DEFAULT_COSTS if profile is None else profile.costs()
 
 
@@ -101,7 +101,7 @@ def threads_here(bundle: Bundle) -> int | None:
     The one of several with which `doctor --calibrate` measured a usual window to be quickest; None, the engine's own
     choice, where it did not measure several.
     """
-    found = {threads: load_profile(bundle.digest, threads) for threads in range(1, (os.cpu_count() or 1) + 1)}
+    found = {threads: load_profile(bundle.timed_digest, threads) for threads in range(1, (os.cpu_count() or 1) + 1)}
     took_s = {
         threads: profile.encode_s + _N_TOKENS * profile.pass_s[1]
         for threads, profile in found.items()

@@ -28,7 +28,8 @@ DIGEST = "5a" * 32
 def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A scripted model with all that the bench asks of a bundle, wherever one is opened; no child processes."""
     engine, bundle = fake_model()
-    bundle.digest, bundle.path = DIGEST, Path("x")
+    bundle.digest = bundle.timed_digest = DIGEST
+    bundle.path = Path("x")
     bundle.manifest.name, bundle.manifest.precision = "micro <1>", "int8"
     bundle.manifest.files, bundle.manifest.graphs = {}, {}
     monkeypatch.setattr(Bundle, "open", lambda path, *, verify: bundle)

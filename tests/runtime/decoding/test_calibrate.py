@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from specedge.errors import ResourceError
+from specedge.runtime.bundle.manifest import FileEntry
 from specedge.runtime.cli.main import main
 from specedge.runtime.device import Profile, device_path, load_profile, save_profile
 from specedge.runtime.engine.calibrate import PASS_ROWS, measure
@@ -74,7 +75,7 @@ def test_a_busy_machine_is_measured_once_more_and_then_refused(
     made = engine()
     monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads, encoder_provider: made)
     monkeypatch.setattr("specedge.runtime.cli.options.ModelOptions.open", lambda asked: made.bundle)
-    path = device_path(made.bundle.digest, PROFILE.threads)
+    path = device_path(made.bundle.timed_digest, PROFILE.threads)
 
     def calibrated(*scatters: float, args: tuple[str, ...] = ()) -> int:
         path.unlink(missing_ok=True)
@@ -97,6 +98,9 @@ def test_a_profile_belongs_to_what_the_encoder_runs_on(tmp_path: Path, monkeypat
     monkeypatch.setattr("specedge.runtime.cli.options.ModelOptions.open", lambda asked: opened)
     monkeypatch.setattr("specedge.runtime.engine.calibrate.measure", lambda engine, on_progress: PROFILE)
     assert main(["doctor", "--calibrate", "--encoder-provider", "openvino"]) == 0
-    assert load_profile(opened.behind("openvino 1 (a CPU)").digest, PROFILE.threads) == PROFILE
-    assert load_profile(opened.digest, PROFILE.threads) is None
-    assert load_profile(opened.behind("openvino 2 (a CPU)").digest, PROFILE.threads) is None
+    assert load_profile(opened.behind("openvino 1 (a CPU)").timed_digest, PROFILE.threads) == PROFILE
+    assert load_profile(opened.timed_digest, PROFILE.threads) is None
+    assert load_profile(opened.behind("openvino 2 (a CPU)").timed_digest, PROFILE.threads) is None
+    head = replace(opened.manifest, files={**opened.manifest.files, "ctc.onnx": FileEntry(size=1, sha256="0" * 64)})
+    with_head = replace(opened, manifest=head, digest="1" * 64).behind("openvino 1 (a CPU)")
+    assert load_profile(with_head.timed_digest, PROFILE.threads) == PROFILE, "a head costs no calibration"

@@ -111,7 +111,7 @@ def test_maps_that_cannot_be_used(token_map: Path, foreign_map: Path, tmp_path: 
 def test_prices_are_those_measured_on_this_device_where_there_are_any() -> None:
     assert costs_here(bundle(), 2) is DEFAULT_COSTS
     profile = Profile(threads=2, pass_s={1: 0.01, 2: 0.01, 8: 0.04}, encode_s=0.1, rounds=1)
-    save_profile(bundle().digest, profile)
+    save_profile(bundle().timed_digest, profile)
     found = costs_here(bundle(), 2)
     assert found.rows == (1, 2, 8) and found.relative == pytest.approx((1.0, 1.0, 4.0))
     assert costs_here(bundle(), 1) is DEFAULT_COSTS, "of other threads nothing is known"
@@ -167,5 +167,7 @@ def test_threads_are_chosen_among_those_that_were_calibrated(monkeypatch: pytest
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert threads_here(bundle()) is None
     for threads, one_s in ((1, 0.01), (2, 0.02)):
-        save_profile(bundle().digest, Profile(threads=threads, pass_s={1: one_s, 8: one_s}, encode_s=0.1, rounds=1))
+        save_profile(
+            bundle().timed_digest, Profile(threads=threads, pass_s={1: one_s, 8: one_s}, encode_s=0.1, rounds=1)
+        )
     assert threads_here(bundle()) == 1

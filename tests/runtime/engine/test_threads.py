@@ -63,7 +63,7 @@ def test_auto_and_none_run_with_the_same_threads_and_give_the_same(
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     bundle = Bundle.open(DEMO)
     for threads, seconds in pass_s.items():
-        save_profile(bundle.digest, profile(threads, seconds))
+        save_profile(bundle.timed_digest, profile(threads, seconds))
     found = []
     for drafter in DRAFTERS:
         assert main(["transcribe", SAMPLE, "-f", "json", "--drafter", drafter, "-m", str(bundle.path)]) == 0
