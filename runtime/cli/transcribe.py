@@ -101,7 +101,7 @@ def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> N
     request = _request(_expand(files), given)
     if request.output.quiet:
         logging.getLogger("specedge").setLevel(LOSS)
-    elif request.output.verbose:
+    elif request.output.verbose or request.output.stats:  # then windows that are decoded again say so, and why
         logging.getLogger("specedge").setLevel(logging.INFO)
     for remark in _without_effect(given, request):
         if not request.output.quiet:

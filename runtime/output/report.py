@@ -26,47 +26,42 @@ def describe(info: TranscriptionInfo, duration_s: float, n_segments: int) -> str
 
 
 def statistics(info: TranscriptionInfo, duration_s: float) -> Iterator[str]:
-    """Lines of `--stats`: the times in seconds, and the counters of speculation."""
+    """Lines of `--stats`, at most three: where the time went, what drafts saved, and what else there is to know."""
     counted = info.speculation
     total_s = counted["total_s"]
     parts = {name: counted[f"{name}_s"] for name in ("encoder", "decoder", "draft")}
     parts["other"] = max(total_s - sum(parts.values()), 0.0)
     shares = ", ".join(f"{name} {seconds:.2f} s{_share(seconds, total_s)}" for name, seconds in parts.items())
     speed = f" ({duration_s / total_s:.1f}x)" if total_s > 0 else ""
-    yield f"{duration_s:.1f} s of audio in {total_s:.2f} s{speed}: {shares}"
-    if info.encoder_provider != CPU:
-        yield f"encoder on {info.encoder_provider}"
+    provider = "" if info.encoder_provider == CPU else f"; encoder on {info.encoder_provider}"
+    yield f"{duration_s:.1f} s of audio in {total_s:.2f} s{speed}: {shares}{provider}"
     per_pass = "" if counted["tokens_per_pass"] is None else f", {counted['tokens_per_pass']:.2f} a pass"
-    yield f"{counted['tokens']} tokens in {counted['passes']} passes{per_pass}"
-    if counted["rows_per_pass"] is not None and counted["texts_per_pass"] is not None:
-        yield f"{counted['rows_per_pass']:.1f} rows and {counted['texts_per_pass']:.1f} texts in a run of the decoder"
-    if counted["calls_per_word"] is not None and duration_s > 0:
-        factor = (parts["decoder"] + parts["draft"]) / duration_s
-        yield f"{counted['calls_per_word']:.2f} passes a word, decoder real-time factor {factor:.3f}"
-    rate = "" if counted["acceptance_rate"] is None else f" ({counted['acceptance_rate']:.0%} of the evaluated)"
+    choice = f" ({counted['choice']})" if counted["choice"] else ""
     yield (
-        f"drafter {counted['drafter']}: {counted['proposed']} tokens proposed, {counted['evaluated']} evaluated, "
-        f"{counted['accepted']} accepted{rate}, {counted['bonus']} passes accepted whole"
+        f"{counted['tokens']} tokens in {counted['passes']} passes of the decoder{per_pass}; drafter "
+        f"{counted['drafter']}{choice}: {counted['proposed']} tokens drafted, {counted['accepted']} accepted"
     )
-    if counted["choice"]:
-        yield f"{counted['drafter']}: {counted['choice']}"
+    if notes := list(_notes(info)):
+        yield "; ".join(notes)
+
+
+def _notes(info: TranscriptionInfo) -> Iterator[str]:
+    counted, context = info.speculation, info.audio_context
     if not counted["lossless"]:
         yield "drafts were accepted by a rule that may change the text"
-    context = info.audio_context
     if context and context["heard_s"] < context["window_s"]:
+        again = f", {context['encoded_again']} again in full" if context["encoded_again"] else ""
         yield (
             f"audio context {context['asked']}: {context['heard_s']:.1f} s encoded of windows of "
             f"{context['window_s']:.1f} s"
             + (", silence standing in for the rest" if context["approximate"] else "")
-            + (f"; {context['encoded_again']} again in full" if context["encoded_again"] else "")
+            + again
         )
     if (learning := counted["learning"]) is not None:
         back = f", rolled back {learning['rollbacks']} times" if learning["rollbacks"] else ""
-        share = _share(learning["seconds"], total_s)
-        yield f"learning: {learning['updates']} updates in {learning['seconds']:.2f} s{share}{back}"
+        yield f"learning: {learning['updates']} updates in {learning['seconds']:.2f} s{back}"
     if counted["suspected_loops"]:
-        windows = "window" if counted["suspected_loops"] == 1 else "windows"
-        yield f"suspected loops: {counted['suspected_loops']} {windows} whose text may repeat itself without end"
+        yield f"windows whose text may repeat itself without end: {counted['suspected_loops']}"
 
 
 def _share(seconds: float, total_s: float) -> str:
