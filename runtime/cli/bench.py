@@ -53,7 +53,7 @@ def bench() -> None:
 
 @bench.command()
 @click.argument("files", nargs=-1, required=True, metavar="AUDIO...", type=click.Path(path_type=str))
-@options_of(fields_of(ModelOptions, without=("downloads",)), fields_of(TranscribeOptions, "language"))
+@options_of(fields_of(ModelOptions, without=("downloads", "packs")), fields_of(TranscribeOptions, "language"))
 @options_of(_DRAFTERS)
 @click.option(
     "--reference",
@@ -84,7 +84,7 @@ def bench() -> None:
 @JSON
 @click.pass_context
 def drafters(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
-    """Measure each drafter against plain decoding, and say which to use.
+    """Measure each drafter, and say which to use.
 
     Give a minute or so of your own AUDIO. Each window is decoded once, at temperature 0, also where `transcribe` would
     fall back to others. Close other programs, and run `specedge doctor --calibrate` first: drafters use its profile.
@@ -125,7 +125,7 @@ def drafters(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> Non
 @bench.command()
 @click.argument("recordings", nargs=-1, required=True, metavar="RECORDINGS...", type=click.Path(path_type=str))
 @options_of(
-    fields_of(ModelOptions, without=("downloads",)),
+    fields_of(ModelOptions, without=("downloads", "packs")),
     fields_of(TranscribeOptions, "language", "audio_context"),
     _DRAFTERS,
 )
@@ -142,9 +142,9 @@ def drafters(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> Non
 @click.option("-f", "--format", "form", type=click.Choice(["table", "json"]), help="[default: table on a terminal]")
 @click.pass_context
 def suite(ctx: click.Context, /, recordings: tuple[str, ...], **given: Any) -> None:
-    """Measure errors, speed, memory and energy on RECORDINGS with texts.
+    """Measure errors, speed, memory and energy on RECORDINGS.
 
-    Of every drafter, and of other programs on the same recordings.
+    They have texts. Of every drafter, and of other programs on the same recordings.
 
     RECORDINGS are folders with NAME.txt beside NAME.wav, or .jsonl files (also in a folder) whose lines have audio,
     text and language. Texts, tokens and passes are the same each time; times want a quiet machine. docs/bench.md says
