@@ -144,9 +144,8 @@ def drafters(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> Non
 def suite(ctx: click.Context, /, recordings: tuple[str, ...], **given: Any) -> None:
     """Measure errors, speed, memory and energy on RECORDINGS.
 
-    They have texts. Of every drafter, and of other programs on the same recordings.
-
-    RECORDINGS are folders with NAME.txt beside NAME.wav, or .jsonl files (also in a folder) whose lines have audio,
+    Every drafter transcribes them, and so does every other program that is installed. RECORDINGS have texts: they are
+    folders with NAME.txt beside NAME.wav, or .jsonl files (also in a folder) whose lines have audio,
     text and language. Texts, tokens and passes are the same each time; times want a quiet machine. docs/bench.md says
     what the keys of -f json mean. The exit code is 1 where a text differs from plain decoding's.
 
