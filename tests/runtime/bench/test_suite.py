@@ -24,7 +24,6 @@ OURS = KEYS | {"tokens", "passes", "tokens_per_pass", "acceptance_rate", "stages
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Recordings of 2, 3 and 9 s, one with its text beside it and one with it in a list; and a scripted model."""
     engine, bundle = fake_model()
-    bundle.digest = bundle.timed_digest = "5a" * 32
     bundle.path = Path("x")
     more = {"name": "micro <1>", "precision": "int8", "files": {}, "graphs": {}, "source": SimpleNamespace(id="micro")}
     bundle.manifest = SimpleNamespace(**{**vars(bundle.manifest), **more})
