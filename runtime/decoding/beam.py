@@ -31,6 +31,7 @@ _BLOCK = 64  # ids, of which `likeliest` looks at the best first
 class Hypothesis:
     """Sampled ids without the end of text, their log-probabilities (the end's included when `finished`), the sum.
 
+    hopeless: whether it was ended because nothing can come of it (`DecodeOptions.is_hopeless`).
     sources: who drafted each id, "" for what was no draft; n_drafted: how many drafted tokens were rows of the pass
     that decided it. () where that is not kept, n_drafted also for beams.
     """
@@ -39,6 +40,7 @@ class Hypothesis:
     logprobs: tuple[float, ...]
     sum_logprob: float
     finished: bool
+    hopeless: bool = False
     sources: tuple[str, ...] = ()
     n_drafted: tuple[int, ...] = ()
 

@@ -47,6 +47,8 @@ class DecodeOptions:
     rule `threshold`, with which they believe heads (`papers.grouped_beam`).
     history: text ids of the audio before this window; mel, content, earlier: as in `WindowContext`, for the drafter.
     keeps_sources: whether the result names the drafter of each token.
+    is_hopeless: asked of the ids behind each token; a text for which it says yes ends there. Of samples such a one
+    counts only if all are. Beams do not ask.
     """
 
     rules: RuleSet
@@ -66,6 +68,7 @@ class DecodeOptions:
     content: float = 1.0
     earlier: tuple[int, ...] = ()
     keeps_sources: bool = False
+    is_hopeless: Callable[[Sequence[int]], bool] | None = None
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
@@ -85,8 +88,9 @@ class WindowResult:
     tokens: sampled ids without the end of text; token_logprobs: one for each decided token, the end of text included,
     from the filtered logits, before the temperature divides them; sum_logprob: their float32 sum; avg_logprob:
     sum / (len(tokens) + 1); no_speech_prob: from the unfiltered logits of the SOT row; finished: False when the length
-    limit ended the window; sources: the drafter's name for each token that was an accepted draft, "" for the others,
-    () unless asked for; n_drafted as in `Hypothesis`. Both take no part in comparisons.
+    limit ended the window; hopeless: as in `Hypothesis`; sources: the drafter's name for each token that was an
+    accepted draft, "" for the others, () unless asked for; n_drafted as in `Hypothesis`. Both take no part in
+    comparisons.
     """
 
     tokens: tuple[int, ...]
@@ -97,6 +101,7 @@ class WindowResult:
     temperature: float
     finished: bool
     speculation: Speculation
+    hopeless: bool = False
     sources: tuple[str, ...] = field(default=(), compare=False)
     n_drafted: tuple[int, ...] = field(default=(), compare=False)
 
@@ -215,6 +220,7 @@ class _Window:
             noise=noise,
             limit=self.limit,
             keeps_rows=drafts.wants_rows,
+            is_hopeless=options.is_hopeless,
         )
         n_paths = 1 if options.best_of > 1 and noise is not None else self.n_paths
         sot_index = self._silence_row if pending == prompt else None
@@ -241,6 +247,7 @@ class _Window:
             logprobs=tuple(text.logprobs),
             sum_logprob=float(text.sum_logprob),
             finished=text.finished,
+            hopeless=text.hopeless,
             sources=tuple(sources[: len(tokens)]),
             n_drafted=tuple(n_drafted[: len(tokens)]),
         )
@@ -252,6 +259,7 @@ class _Window:
         self.tally.decoder_s += time.perf_counter() - started
         guards = [self._guard, *(self._guard.another() for _ in range(1, self.options.best_of))]
         found = yield from together([self._sample(state, guard, sample) for sample, guard in enumerate(guards)])
+        found = [one for one in found if not one.hopeless] or found
         return found[best_of(found, self.options.length_penalty)]
 
     def _sample(self, state: State, guard: Guard | None, sample: int) -> Decoding[Hypothesis]:
@@ -305,6 +313,7 @@ class _Window:
             no_speech_prob=self._no_speech_prob,
             temperature=self.options.temperature,
             finished=best.finished,
+            hopeless=best.hopeless,
             sources=best.sources,
             n_drafted=best.n_drafted,
             speculation=self.tally.result(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -52,7 +52,8 @@ class Verifier:
     """One text in work over an engine's state: what is decided so far, and the passes that decide more.
 
     tokens, logprobs: the decided ids and their log-probabilities; sum_logprob: summed in float32 as openai-whisper
-    does; finished: whether the last token is the end of text; done: whether nothing may follow; pending: the rows that
+    does; finished: whether the last token is the end of text; hopeless: whether
+    `is_hopeless` ended it there; done: whether nothing may follow; pending: the rows that
     the next pass must run first, the prompt or the end of it, then always one token; sot_row: see `step`; ran: the last
     pass, None where several paths were run.
     """
@@ -71,16 +72,18 @@ class Verifier:
         noise: Noise | None,
         limit: int,
         keeps_rows: bool = False,
+        is_hopeless: Callable[[Sequence[int]], bool] | None = None,
     ) -> None:
         self._engine, self._state, self._tally = engine, state, tally
         self._rules, self._acceptance, self._temperature, self._noise = rules, acceptance, temperature, noise
         self._is_greedy = temperature == 0 and isinstance(acceptance, Exact)
         self._eot, self._limit, self._n_prompt = rules.layout.eot, limit, len(prompt)
+        self._is_hopeless = is_hopeless
         self._rows: list[Logits] | None = [] if keeps_rows else None
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.sum_logprob = np.float32(0.0)
-        self.finished = self.done = False
+        self.finished = self.done = self.hopeless = False
         self.pending = pending
         self.sot_row: Logits | None = None
         self.ran: Ran | None = None
@@ -182,7 +185,8 @@ class Verifier:
         self.logprobs.append(float(logprob))
         self.sum_logprob += logprob
         self.finished = token == self._eot
-        self.done = self.finished or len(tokens) >= self._limit
+        self.hopeless = self._is_hopeless is not None and self._is_hopeless(tokens)
+        self.done = self.finished or self.hopeless or len(tokens) >= self._limit
         return token
 
 

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine, Features, Rows
 
 _log = logging.getLogger(__name__)
+_MAX_PERIOD, _LEAST_TURNS, _LEAST_LOOP = 16, 4, 24  # of a loop, in tokens: its turn, how many, and all of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +91,15 @@ class Attempt:
 
 
 def decode_with_fallback(
-    decode: Callable[[float], Decoding[WindowResult]],
+    decode: Callable[[float, bool], Decoding[WindowResult]],
     options: TranscribeOptions,
     tokenizer: Tokenizer,
     *,
     thrown_away: Callable[[], None],
 ) -> Decoding[Attempt]:
-    """Run `decode(temperature)` until its text passes or temperatures end; `thrown_away` after each that failed.
+    """Run `decode(temperature, stops)` until its text passes or temperatures end; `thrown_away` after each that failed.
+
+    stops: whether a text is ended once it is a loop (`loops`). One that counts in the end is decoded again, to its end.
 
     A text fails when it repeats itself (compression ratio) or is unlikely (average log-probability). An unlikely text
     in silence passes, because a higher temperature would invent something. When all fail the likeliest of those that do
@@ -106,7 +109,7 @@ def decode_with_fallback(
     for temperature in options.temperature:
         if attempts:
             thrown_away()
-        result = yield from decode(temperature)
+        result = yield from decode(temperature, len(options.temperature) > 1)
         attempt = Attempt(
             result=result,
             compression_ratio=compression_ratio(spoken_text(result.tokens, tokenizer)),
@@ -119,7 +122,28 @@ def decode_with_fallback(
         attempts.append(attempt)
     best = min(attempts, key=lambda one: _badness(one, options))
     last = attempts[-1]
+    if best.result.hopeless:
+        thrown_away()
+        whole = yield from decode(best.result.temperature, False)
+        ratio, spent = compression_ratio(spoken_text(whole.tokens, tokenizer)), last.speculation.plus(whole.speculation)
+        return replace(last, result=whole, compression_ratio=ratio, speculation=spent)
     return replace(last, result=best.result, compression_ratio=best.compression_ratio, is_last=best is last)
+
+
+def loops(tokens: Sequence[int], options: TranscribeOptions, tokenizer: Tokenizer) -> bool:
+    """Return whether a text has come to repeat the same few tokens, so much that it fails for repeating itself.
+
+    It hardly ever gets out again, and would go on to the limit.
+    """
+    threshold = options.compression_ratio_threshold
+    if threshold is None or not any(map(functools.partial(_has_period, tokens), range(1, _MAX_PERIOD + 1))):
+        return False
+    return compression_ratio(spoken_text(tokens, tokenizer)) > threshold
+
+
+def _has_period(tokens: Sequence[int], period: int) -> bool:
+    n_tail = max(_LEAST_LOOP, _LEAST_TURNS * period)
+    return len(tokens) >= n_tail and tokens[period - n_tail :] == tokens[-n_tail:-period]
 
 
 def is_silence(result: WindowResult, options: TranscribeOptions) -> bool:
@@ -502,7 +526,10 @@ class Transcription(Iterator[Segment]):
         rules, acceptance = replace(self._rules, begun=begun), rule_named(options.accept)
         n_sample = n_text_ctx - len(prompt) if self._manifest.kind == SPEECH else None
 
-        def decode(temperature: float) -> Decoding[WindowResult]:
+        def is_hopeless(tokens: Sequence[int]) -> bool:
+            return loops([*begun, *tokens], options, self._tokenizer)
+
+        def decode(temperature: float, stops: bool) -> Decoding[WindowResult]:
             chosen = DecodeOptions(
                 rules=rules,
                 n_text_ctx=n_text_ctx,
@@ -520,6 +547,7 @@ class Transcription(Iterator[Segment]):
                 content=min(encoded.n_content_frames / encoded.n_frames, 1.0),
                 earlier=self._earlier,
                 keeps_sources=options.draft_sources,
+                is_hopeless=is_hopeless if stops else None,
             )
             result = yield from decoding(self._engine, encoded.features, prompt, chosen, guard, n_paths=self._n_paths)
             return _behind(begun, result) if begun else result

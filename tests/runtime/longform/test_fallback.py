@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime.decoding.decode import Speculation, WindowResult
+from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import DraftTree
 from specedge.runtime.decoding.passes import Decoding, alone
-from specedge.runtime.decoding.rules import non_speech_tokens
+from specedge.runtime.decoding.rules import build_rules, non_speech_tokens
 from specedge.runtime.longform.transcribe import (
     decode_with_fallback,
     is_silence,
+    loops,
 )
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.tokenizer import Tokenizer
-from support.fake_engine import special_tokens, tokenizer, words
+from support.drafting import Scripted, plain_fields
+from support.fake_engine import HashEngine, special_tokens, tokenizer, words
 from support.vocab import table, toy_special
 
 SPECIAL = special_tokens()
@@ -57,7 +60,7 @@ def test_temperatures_rise_until_a_text_passes(
     asked: list[float] = []
     n_thrown_away = 0
 
-    def decode(temperature: float) -> Decoding[WindowResult]:
+    def decode(temperature: float, stops: bool) -> Decoding[WindowResult]:
         asked.append(temperature)
         return replace(answers[len(asked) - 1], temperature=temperature)
         yield ()  # it wants no passes
@@ -84,7 +87,7 @@ def test_temperatures_rise_until_a_text_passes(
 def test_the_best_counts_when_all_fail(tokens: list[tuple[str, ...]], avg_logprobs: list[float], kept: int) -> None:
     answers = [replace(GOOD, tokens=tuple(words(*t)), avg_logprob=p) for t, p in zip(tokens, avg_logprobs, strict=True)]
 
-    def decode(temperature: float) -> Decoding[WindowResult]:
+    def decode(temperature: float, stops: bool) -> Decoding[WindowResult]:
         return replace(answers[int(temperature)], temperature=temperature)
         yield ()
 
@@ -92,6 +95,50 @@ def test_the_best_counts_when_all_fail(tokens: list[tuple[str, ...]], avg_logpro
     attempt = alone(NO_ENGINE, decode_with_fallback(decode, options, tokenizer(SPECIAL), thrown_away=lambda: None))
     assert attempt.result == replace(answers[kept], temperature=float(kept))
     assert (attempt.last_temperature, attempt.is_last) == (2.0, False)
+
+
+def test_a_loop_is_told_before_it_reaches_the_limit() -> None:
+    def is_told(*said: str, **more: Any) -> bool:
+        return loops(words(*said), TranscribeOptions(**more), tokenizer(SPECIAL))
+
+    lively = (" the", " pump", " is", " on", " zero", " one", " is", " pump", " on", " the")
+    assert is_told(*[" the"] * 24) and is_told(*[" the", " pump", " is"] * 8) and not is_told(*[" the"] * 23)
+    assert not is_told(*lively * 2) and not is_told(*[" the"] * 24, " pump"), "or it has ended"
+    assert not is_told(*[" the"] * 24, compression_ratio_threshold=None)
+    assert not is_told(*[" the"] * 24, compression_ratio_threshold=30.0), "it would pass"
+
+
+def test_a_loop_that_counts_is_decoded_to_its_end() -> None:
+    """One that a later temperature makes good never is."""
+    asked: list[tuple[float, bool]] = []
+
+    def decode(temperature: float, stops: bool) -> Decoding[WindowResult]:
+        asked.append((temperature, stops))
+        said = LOOP if temperature < later else GOOD
+        return replace(said, tokens=said.tokens[: 24 if stops else None], hopeless=stops and said is LOOP)
+        yield ()
+
+    for later, expected in ((0.5, [(0.0, True), (0.5, True)]), (1.0, [(0.0, True), (0.5, True), (0.0, False)])):
+        asked.clear()
+        options = TranscribeOptions(temperature=(0.0, 0.5))
+        attempt = alone(NO_ENGINE, decode_with_fallback(decode, options, tokenizer(SPECIAL), thrown_away=lambda: None))
+        assert asked == expected and attempt.result.tokens == (GOOD if later == 0.5 else LOOP).tokens
+        assert attempt.speculation.tokens == 3 * len(expected)
+
+
+def test_a_hopeless_text_ends_at_the_same_token_with_any_draft() -> None:
+    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[], timestamps=False, max_initial_timestamp_index=None)
+    prompt = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
+
+    def run(n_told: int, **more: Any) -> WindowResult:
+        options = DecodeOptions(rules=rules, n_text_ctx=48, is_hopeless=lambda tokens: len(tokens) >= n_told)
+        return decode_window(HashEngine(SPECIAL), b"x", prompt, options, **more)
+
+    whole = run(99).tokens
+    for n in range(1, 8):
+        drafter = Scripted(lambda context, budget: DraftTree(whole[len(context.sampled) :][:3]))
+        assert plain_fields(run(n, drafter=drafter)) == plain_fields(run(n)) and run(n).tokens == whole[:n]
+        assert run(n).hopeless and not run(n).finished
 
 
 def test_silence_is_unlikely_text_where_nobody_speaks() -> None:
