@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine, Features, Rows
 
 _log = logging.getLogger(__name__)
+_SURE_OF_LANGUAGE, _HEARD_FRAMES = 0.8, 1000  # before a change of language is said; shorter audio tells it wrongly
 _MAX_PERIOD, _LEAST_TURNS, _LEAST_LOOP = 16, 4, 24  # of a loop, in tokens: its turn, how many, and all of them
 
 
@@ -309,6 +310,7 @@ class Transcription(Iterator[Segment]):
         self._given_until_s = 0.0  # where the last segment ended
         self.language = language_given(self._special, options)
         self._detects = self._special.is_multilingual and self._special.says_language
+        self._notices_change = self._detects and self.language is None and not (options.multilingual or once)
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
         self.encoder_provider: str = getattr(engine, "encoder_provider", CPU)
@@ -436,6 +438,8 @@ class Transcription(Iterator[Segment]):
                     features = self._encode(mel, n_content_frames)
                 else:
                     features, self._given = self._given, None
+                if self._notices_change and seek > start and n_content_frames >= _HEARD_FRAMES:
+                    self._notice_change(features, seek)
                 power = mels.last_power  # only where the drafter listens
                 ends_in_silence = getattr(features, "ends_in_silence", False)
                 heard = silent_behind(mel, n_content_frames, mels.floor) if ends_in_silence else mel
@@ -653,6 +657,17 @@ class Transcription(Iterator[Segment]):
         language = _known(next(iter(self._languages_of(features))))
         self.language = self.language or language
         return language
+
+    def _notice_change(self, features: Features, seek: int) -> None:
+        """Say once that a window is in another language than the text is decoded in; a pass over one row."""
+        found, probability = next(iter(self._languages_of(features).items()))
+        if self.language is not None and found != self.language and probability > _SURE_OF_LANGUAGE:
+            self._notices_change = False
+            _log.warning(
+                "%.1f s: sounds like %s, and is decoded as %s like the beginning; with --multilingual each window has "
+                "its own language",
+                *(frames_to_s(seek), found, self.language),
+            )
 
     def _languages_of(self, features: Features) -> dict[str, float]:
         special = self._special
