@@ -206,10 +206,7 @@ def _build(g: GraphBuilder, heads: Heads, dims: Dims, decoder: Weights, precisio
     kind, weights = precision.decoder, heads.weights
     hidden = g.input("hidden", FLOAT, [1, "n_rows", dims.n_text_state])
     n_choices = g.input("n_choices", TensorProto.INT64, [1])
-    if heads.spec.kind == BLOCK_KIND:
-        last = _block(g, hidden, dims, weights, kind)
-    else:
-        last = _last(g, hidden)
+    last = _block(g, hidden, dims, weights, kind) if heads.spec.kind == BLOCK_KIND else _last(g, hidden)
     if heads.spec.kind == PROJECTION_KIND:
         logits, tokens = find("projection")(g, last, heads, dims, kind)
     else:

@@ -152,9 +152,8 @@ def publishing(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterat
 @contextlib.contextmanager
 def scratch_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder beside `path`, on the same disk, that is removed when the block ends. Raises ResourceError."""
-    with _disk_errors(Path(path)):
-        with leftovers.temporary_folder(_names(followed(path))) as folder:
-            yield folder
+    with _disk_errors(Path(path)), leftovers.temporary_folder(_names(followed(path))) as folder:
+        yield folder
 
 
 def sweep(target: Path) -> None:

@@ -239,11 +239,4 @@ def rule(rows: CostTable, cost: DraftCost) -> Lookahead:
     return Rule()
 
 
-def adaptive(rows: CostTable, cost: DraftCost) -> Lookahead:
-    """The policy `adaptive`."""
-    return Adaptive(rows, cost)
-
-
-def joint(rows: CostTable, cost: DraftCost) -> Lookahead:
-    """The policy `joint`."""
-    return Adaptive(rows, cost, schedule=JOINT)
+joint = functools.partial(Adaptive, schedule=JOINT)
