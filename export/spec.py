@@ -351,8 +351,10 @@ class TensorSource:
 
     def read(self, name: str) -> F32:
         """One tensor: float32, C-contiguous. Raises CheckpointError."""
-        with readable(self.entries[name].path):
+        try:  # not by `readable`, for there are hundreds
             return self._read(name)
+        except OSError as error:
+            raise CheckpointError(f"{self.entries[name].path}: cannot be read: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Forget what is mapped; most sources hold nothing open."""
