@@ -86,7 +86,8 @@ class Draw:
         return int(tokens[self._scores(logits, tokens, numbers).argmax()])
 
     def _scores(self, logits: Logits, tokens: NDArray[np.intp], numbers: NDArray[np.uint64]) -> NDArray[np.float64]:
-        return logits[tokens].astype(np.float64) / self.temperature + gumbel(numbers[tokens])
+        with np.errstate(over="ignore"):  # at a temperature near 0 all but the likeliest are minus infinity
+            return logits[tokens].astype(np.float64) / self.temperature + gumbel(numbers[tokens])
 
     def sample(self, weights: NDArray[np.float64]) -> int:
         """Return a token drawn in proportion to `weights` f64[n_vocab], not all 0, with the position's own noise."""

@@ -43,7 +43,7 @@ def test_the_chosen_chain_is_the_best_of_all(beliefs: list[float], n_pending: in
 def test_k_star_is_the_best_of_all_lengths(alpha: float, cost: float, slope: float) -> None:
     rows = CostTable((1, 2, 66), (1.0, 1.0 + slope, 1.0 + 65 * slope))
     best = rows.best_length(alpha, cost)
-    speeds = [(1 - alpha ** (n + 1)) / (1 - alpha) / (rows.cost(n + 1) + n * cost) for n in range(65)]
+    speeds = [(1 - alpha ** (n + 1)) / (1 - alpha) / (rows.price(n + 1) + n * cost) for n in range(65)]
     assert speeds[best] == pytest.approx(max(speeds))
 
 
