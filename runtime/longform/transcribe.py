@@ -310,7 +310,8 @@ class Transcription(Iterator[Segment]):
         self._given_until_s = 0.0  # where the last segment ended
         self.language = language_given(self._special, options)
         self._detects = self._special.is_multilingual and self._special.says_language
-        self._notices_change = self._detects and self.language is None and not (options.multilingual or once)
+        is_cheap = not isinstance(self._special, SpeechTokens)  # which would be asked in words
+        self._notices_change = is_cheap and self._detects and not (self.language or options.multilingual or once)
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
         self.encoder_provider: str = getattr(engine, "encoder_provider", CPU)
