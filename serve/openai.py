@@ -261,6 +261,8 @@ async def _events(
                         fields |= shapes.drafted(segment, tokenizer)
                         if ask.words:
                             fields["words"] = shapes.words([segment])
+                        if job.info is not None:
+                            fields |= {"language": job.info.language, "duration": job.info.duration}
                         yield shapes.event({"type": "specedge.segment", **fields, "drafters": job.drafters})
                     done.append(segment)
             service.metrics.count_job(job)

@@ -81,6 +81,7 @@ def test_a_stream_says_who_drafted_what(server: Served) -> None:
         if one["type"] == "specedge.segment":
             assert "".join(token["text"] for token in one["tokens"]) == one["text"]
             assert all(token["pass"] < len(one["passes"]) for token in one["tokens"])
+            assert one["language"] == "en" and one["duration"] >= one["end"] - 0.02
     assert found[-1]["type"] == "specedge.figures" and found[-1]["tokens_per_pass"] >= 1
 
 
