@@ -4,9 +4,11 @@ export const MOST_CHARS = 42; // in a line
 export const MOST_LINES = 2;
 
 // Of a transcription: a cue for each segment. `words` are there where the times of words are known.
-export function cuesOf(segments) {
-	return segments.map(({ start, end, text, words }) => ({ start, end, text: text.trim(), words }));
-}
+export const cueOf = ({ start, end, text, words }) => ({ start, end, text: text.trim(), words });
+export const cuesOf = (segments) => segments.map(cueOf);
+
+// "1:02", or "1:01:02".
+export const shortClock = (time) => clock(time).slice(0, 8).replace(/^(00:)?0?/, "");
 
 // "00:01:02,345", or with another mark in front of the thousandths.
 export function clock(time, mark = ",") {
@@ -63,6 +65,24 @@ export function join(first, second) {
 	return { start: first.start, end: second.end, text: `${first.text} ${second.text}`, words };
 }
 
+const PARTS = new Intl.Segmenter(undefined, { granularity: "sentence" });
+const LEAST_CHARS = 16; // of a sentence that stands alone
+const SHORTENED = /\b\p{Lu}\p{L}{0,2}\.\s*$/u; // "Mr."
+
+// A cue for each sentence.
+export function sentences(cue) {
+	let end = 0;
+	for (const { segment } of PARTS.segment(cue.text)) {
+		end += segment.length;
+		if (end >= LEAST_CHARS && !SHORTENED.test(segment)) break;
+	}
+	const [first, rest] = split(cue, end);
+	return rest ? [first, ...sentences(rest)] : [first];
+}
+
+// Whether a sentence ends there.
+export const isEnded = (text) => /[.!?…。！？]\P{L}*$/u.test(text);
+
 // In as many cues as it takes for every line to fit.
 export function fit(cue) {
 	const text = breakLines(cue.text);
@@ -90,6 +110,8 @@ const FORMATS = {
 		return [JSON.stringify({ text: now.map(({ text }) => text).join(" "), segments: now, drafts: segments, figures }, null, 1), "\n"];
 	},
 };
+
+export const textOf = (item) => FORMATS.txt(item).join("");
 
 // Give the file to the browser's downloads; it is made here, and goes nowhere else.
 export function download(item, format) {

@@ -1,206 +1,133 @@
 // The page: recordings in a queue, one of them shown.
 
-import { cuesOf, download } from "./cues.js";
-import { showComparison, showFigures } from "./figures.js";
-import { extend, partOf } from "./live.js";
-import { Recorder } from "./recorder.js";
-import { listDrafters, listModels, setKey, transcribe } from "./server.js";
+import { download, shortClock, textOf } from "./cues.js";
+import { showGuesses } from "./guesses.js";
+import { keep } from "./history.js";
+import { Microphone } from "./microphone.js";
+import { errorText, progress, Queue, soundOf } from "./queue.js";
+import { listDrafters, listModels, setKey } from "./server.js";
 import { SubtitleEditor } from "./subtitles.js";
-import { element, TokenView } from "./tokens.js";
-import { say, speak, TONGUES } from "./words.js";
+import { Transcript } from "./transcript.js";
+import { languageName, number, say, speak, TONGUES } from "./words.js";
 
 const at = (id) => document.getElementById(id);
-const view = new TokenView({ text: at("text"), strip: at("strip"), legend: at("legend"), note: at("pass") });
-const editor = new SubtitleEditor(at("subtitles"));
-const items = [];
+const player = at("player");
+const transcript = new Transcript({ text: at("text"), player, find: at("find"), found: at("found") });
+const editor = new SubtitleEditor({ root: at("subtitles"), player, onChange: takeEdit });
+const queue = new Queue({ now: at("queue"), before: at("history"), settings, onShow: show, onStart, onCue, onChange, onGone });
+const microphone = new Microphone({
+	...{ queue, button: at("record"), text: at("record-text"), level: at("level"), clock: at("clock"), advice: at("advice") },
+	onTurn: (item, turn, isSame) => item === shown && (isSame ? transcript.replace(turn) : transcript.add(turn, true)),
+	onTentative: (item, text) => item === shown && transcript.addTentative(text),
+});
 let shown = null;
-let recorder = null;
-let isBusy = false;
+let sound; // the file in the player
 
-// ---- recordings ----
-
-function newItem(name, file, state) {
-	const item = { name, file, state, segments: [], drafters: [], cues: [] };
-	item.row = element("li");
-	item.button = element("button", "item");
-	item.button.onclick = () => show(item);
-	item.remove = element("button", "remove", "×");
-	item.remove.onclick = () => remove(item);
-	item.row.append(item.button, item.remove);
-	items.push(item);
-	at("queue").append(item.row);
-	setState(item, state);
-	return item;
-}
+// ---- what the queue tells ----
 
 function addFiles(files) {
-	const [first] = [...files].map((file) => newItem(file.name, file, "waiting"));
-	if (first && !isBusy && !recorder) show(first);
-	work();
+	const wasBusy = queue.isBusy || microphone.recorder;
+	const [first] = queue.addFiles(files);
+	if (first && !wasBusy) show(first);
 }
 
-// One after the other: the server would only have them wait for each other.
-async function work() {
-	if (isBusy) return;
-	isBusy = true;
-	for (let item; (item = items.find(({ state }) => state === "waiting")); ) await run(item);
-	isBusy = false;
-}
-
-async function run(item) {
-	Object.assign(item, { segments: [], cues: [], figures: null, plain: null });
-	setState(item, "working");
+function onStart(item) {
 	if (item === shown) show(item);
-	const found = await decode(item, settings(), (event) => {
-		item.drafters = event.drafters;
-		item.segments.push(event);
-		if (item === shown) view.add(event, item.drafters);
-	});
-	item.figures = found?.figures;
-	finish(item, found ? "done" : item.state);
 }
 
-// The segments and figures; undefined where it failed or was stopped, which the item then says.
-async function decode(item, settings, onSegment = () => {}) {
-	const found = { segments: [] };
-	item.stopper = new AbortController();
-	item.error = null;
-	try {
-		for await (const event of transcribe(item.file, settings, item.stopper.signal)) {
-			if (event.type === "specedge.figures") found.figures = event;
-			if (event.type !== "specedge.segment") continue;
-			found.segments.push(event);
-			onSegment(event);
-		}
-		return found;
-	} catch (error) {
-		fail(item, error);
-	}
+function onCue(item, cue) {
+	if (item === shown) transcript.add(cue);
 }
 
-function finish(item, state) {
-	Object.assign(item, { cues: cuesOf(item.segments), past: [], future: [] });
-	setState(item, state);
-}
-
-function fail(item, error) {
-	const isStopped = error.name === "AbortError";
-	item.error = isStopped ? null : errorText(error);
-	setState(item, isStopped ? "stopped" : "failed");
-}
-
-const errorText = (error) => say(error.code) ?? error.message;
-
-// Decode again with no drafter, to compare.
-async function compare(item) {
-	setState(item, "comparing");
-	item.plain = await decode(item, { ...settings(), drafter: "none" });
-	if (item.plain) setState(item, "done");
-}
-
-function remove(item) {
-	item.stopper?.abort();
-	const place = items.indexOf(item);
-	items.splice(place, 1);
-	item.row.remove();
-	const next = items[place] ?? items[place - 1];
-	if (item === shown) show(next);
-	(next?.button ?? at("files")).focus();
-}
-
-function setState(item, state) {
-	item.state = state;
-	item.button.replaceChildren(element("span", "", item.name), element("small", state, say(state)));
+function onChange(item) {
 	item.button.setAttribute("aria-current", item === shown);
-	item.remove.setAttribute("aria-label", say("remove", item));
-	item.remove.hidden = state === "recording";
+	at("before").hidden = !at("history").hasChildNodes();
 	if (item === shown) refresh();
+	if (item.said === item.state || item.state === "kept") return;
+	item.said = item.state;
+	at("news").textContent = `${item.name}: ${item.error ?? say(item.state)}`;
 }
 
-// ---- the microphone ----
-
-async function record() {
-	at("record").disabled = Boolean(recorder);
-	if (recorder) return recorder.stop();
-	const item = newItem(say("recordingName", { number: items.length + 1 }), null, "recording");
-	show(item);
-	recorder = new Recorder({
-		settings: settings(),
-		onEvent: (event) => takeLive(item, event),
-		onLevel: showLevel,
-		onEnd: (error) => endRecording(item, error),
-	});
-	showRecording();
-	recorder.start();
+function onGone(item, next) {
+	at("before").hidden = !at("history").hasChildNodes();
+	if (item === shown) show(next);
 }
 
-function showRecording() {
-	at("record").classList.toggle("is-on", Boolean(recorder));
-	at("record-text").textContent = say(recorder ? "stopRecording" : "record");
-	at("level").hidden = !recorder;
-}
-
-function showLevel(level) {
-	at("level").firstChild.value = Math.sqrt(level);
-	at("clock").textContent = `${Math.floor(recorder.seconds)} s`;
-}
-
-// A turn, which a pause ends, is a segment; what is confirmed of it comes in parts.
-function takeLive(item, event) {
-	const turn = item.segments.at(-1);
-	const isSame = turn?.item === event.item_id;
-	if (event.type === "input_audio_buffer.speech_started") item.start = event.audio_start_ms / 1000;
-	if (event.type === "input_audio_buffer.speech_stopped" && isSame) turn.end = event.audio_end_ms / 1000;
-	if (event.type === "specedge.tentative" && item === shown) view.addTentative(event.text);
-	if (event.type !== "specedge.confirmed") return;
-	const part = partOf(event, item.start ?? 0, recorder.seconds);
-	item.drafters = event.drafters;
-	if (isSame) extend(turn, part);
-	else item.segments.push(structuredClone(part));
-	if (item !== shown) return;
-	view.add(part, item.drafters);
-	showFigures(at("figures"), item);
-}
-
-function endRecording(item, error) {
-	if (recorder.chunks.length) item.file = recorder.file(`${item.name}.wav`);
-	recorder = null;
-	at("record").disabled = false;
-	showRecording();
-	if (item === shown) view.addTentative("");
-	finish(item, "done");
-	if (error) fail(item, error);
+// Not at once: what is being clicked must not move away.
+function takeEdit(item) {
+	clearTimeout(item.timer);
+	item.timer = setTimeout(() => {
+		if (item === shown) transcript.show(item.cues);
+		keep(item);
+	}, 300);
 }
 
 // ---- what is shown ----
 
 function show(item) {
+	const before = shown;
 	shown = item;
 	at("result").hidden = !item;
 	at("welcome").hidden = Boolean(item);
-	view.clear();
-	for (const segment of item?.segments ?? []) view.add(segment, item.drafters);
-	for (const each of items) setState(each, each.state);
+	before?.button.setAttribute("aria-current", false);
+	if (!item) return;
+	item.button.setAttribute("aria-current", true);
+	transcript.show(item.cues.length ? item.cues : item.segments);
+	refresh();
 }
 
 function refresh() {
-	const { name, state, file, error, plain, cues } = shown;
-	const isAtRest = ["done", "failed", "stopped"].includes(state);
+	const { name, state, file, error, cues, segments } = shown;
+	const isAtRest = ["done", "kept", "failed", "stopped"].includes(state);
 	at("name").textContent = name;
-	at("stop").hidden = !["working", "comparing"].includes(state);
+	at("about").textContent = state === "failed" && !cues.length ? "" : about(shown);
 	at("again").hidden = !(isAtRest && file);
-	at("compare").hidden = !(isAtRest && file && cues.length);
-	at("error").textContent = error ?? "";
-	showFigures(at("figures"), shown);
-	if (plain) showComparison(at("comparison"), shown);
-	else at("comparison").textContent = state === "comparing" ? say("comparing") : "";
-	for (const button of document.querySelectorAll("[data-format]")) button.disabled = !cues.length;
-	at("subtitles").hidden = !cues.length;
-	openEditor();
+	at("error").textContent = error ?? (state === "done" && !segments.length ? say("noSpeech") : "");
+	at("progress").hidden = !["waiting", "working"].includes(state);
+	at("stop").hidden = state !== "working";
+	showProgress(progress(shown));
+	at("said").hidden = !segments.length && state !== "recording";
+	at("text").setAttribute("aria-live", state === "recording" ? "polite" : "off");
+	at("tools").hidden = !cues.length;
+	at("guesses").hidden = at("subtitles").hidden = !(isAtRest && cues.length);
+	openPanels();
+	openSound(shown);
 }
 
-function openEditor() {
-	if (at("subtitles").open && shown?.cues.length) editor.open(shown);
+// Language, length, model, and how fast.
+function about({ state, language, duration, model, figures }) {
+	const isDone = duration && ["done", "kept"].includes(state);
+	const speed = isDone && figures?.real_time_factor ? say("speed", { times: number(1 / figures.real_time_factor, 1) }) : "";
+	return [language && languageName(language), duration && shortClock(duration), model, speed].filter(Boolean).join(" · ");
+}
+
+function showProgress(found) {
+	const bar = at("progress").firstChild;
+	if (found) bar.value = found.share;
+	else bar.removeAttribute("value");
+	const left = found && { done: shortClock(found.share * shown.duration), all: shortClock(shown.duration), left: shortClock(found.left_s) };
+	at("left").textContent = left ? say("left", left) : say(shown.state);
+}
+
+function openPanels() {
+	const isOpen = (id) => at(id).open && !at(id).hidden;
+	if (isOpen("guesses")) showGuesses({ figures: at("figures"), legend: at("legend"), text: at("tokens") }, shown);
+	if (isOpen("subtitles")) editor.open(shown);
+}
+
+async function openSound(item) {
+	const file = await soundOf(item);
+	if (item !== shown || (file && file === sound)) return;
+	sound = file;
+	URL.revokeObjectURL(player.src);
+	if (file) player.src = URL.createObjectURL(file);
+	else player.removeAttribute("src");
+	showPlayer(Boolean(file));
+}
+
+function showPlayer(isHeard) {
+	player.hidden = !isHeard;
+	at("silent").hidden = isHeard || shown.state === "recording";
 }
 
 // ---- settings ----
@@ -216,13 +143,13 @@ function fill(select, values, chosen) {
 }
 
 async function askServer() {
-	at("status").textContent = "";
+	at("advice").textContent = "";
 	try {
 		const models = await listModels();
 		fill(at("model"), models, models[0]);
 		await askDrafters();
 	} catch (error) {
-		at("status").textContent = errorText(error);
+		at("advice").textContent = errorText(error);
 	}
 }
 
@@ -234,25 +161,32 @@ async function askDrafters() {
 function changeTongue(code) {
 	at("tongue").value = localStorage.tongue = code;
 	speak(code);
-	showRecording();
-	if (shown?.state !== "recording") show(shown);
+	microphone.show();
+	for (const item of queue.items) queue.setState(item, item.state);
+	if (shown?.cues.length) transcript.show(shown.cues);
 }
 
 // ---- start ----
 
+function copy() {
+	navigator.clipboard.writeText(textOf(shown)).then(() => (at("copy").textContent = at("news").textContent = say("copied")));
+	setTimeout(() => (at("copy").textContent = say("copy")), 2000);
+}
+
 function listen() {
-	at("record").onclick = record;
 	at("files").onchange = ({ target }) => {
 		addFiles(target.files);
 		target.value = "";
 	};
 	at("stop").onclick = () => shown.stopper.abort();
-	at("again").onclick = () => {
-		setState(shown, "waiting");
-		work();
+	at("again").onclick = () => queue.runAgain(shown);
+	at("copy").onclick = copy;
+	at("copy").hidden = !navigator.clipboard; // only over https, or on localhost
+	at("clear").onclick = () => {
+		queue.clearHistory();
+		at("files").focus();
 	};
-	at("compare").onclick = () => compare(shown);
-	at("subtitles").ontoggle = openEditor;
+	at("guesses").ontoggle = at("subtitles").ontoggle = openPanels;
 	at("model").onchange = askDrafters;
 	at("tongue").onchange = ({ target }) => changeTongue(target.value);
 	at("key").onchange = ({ target }) => {
@@ -260,6 +194,8 @@ function listen() {
 		askServer();
 	};
 	for (const button of document.querySelectorAll("[data-format]")) button.onclick = () => download(shown, button.dataset.format);
+	player.onerror = () => showPlayer(false);
+	player.onloadedmetadata = () => player.classList.toggle("has-picture", player.videoWidth > 0);
 	// Files may be dropped anywhere.
 	document.ondragover = (event) => event.preventDefault();
 	document.ondrop = (event) => {
@@ -272,3 +208,4 @@ const tongues = [localStorage.tongue, ...navigator.languages.map((code) => code.
 changeTongue(tongues.find((code) => TONGUES.includes(code)));
 listen();
 askServer();
+queue.loadHistory();

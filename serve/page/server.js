@@ -33,7 +33,7 @@ export async function listDrafters(model) {
 	return response.json();
 }
 
-// Transcribe a file: its events, as they come. A full queue is waited for, because other callers end.
+// Transcribe a file: its events, as they come, the first being that it is begun. A full queue is waited for, because other callers end.
 export async function* transcribe(file, settings, signal) {
 	const form = new FormData();
 	const { model, drafter, language, words } = settings;
@@ -42,6 +42,7 @@ export async function* transcribe(file, settings, signal) {
 	for (const name in fields) form.append(name, fields[name]);
 	const request = { method: "POST", body: form, signal };
 	const response = await whenThereIsRoom(() => ask("v1/audio/transcriptions", request), signal);
+	yield { type: "begun" };
 	yield* events(response.body);
 }
 

@@ -1,20 +1,20 @@
 // The editor of subtitles: a table of cues below their sound. Every change can be undone.
 
 import { clock, fit, isTooLong, join, middle, MOST_CHARS, MOST_LINES, seconds, split, widest } from "./cues.js";
-import { element } from "./tokens.js";
-import { say } from "./words.js";
+import { element, say } from "./words.js";
 import { Waveform } from "./waveform.js";
 
 const LEAST_S = 0.1; // that a cue is shown
 const STEP_S = 0.2; // of the arrow keys on the waveform
 
 export class SubtitleEditor {
-	constructor(root) {
-		this.root = root;
+	// onChange(item): its cues.
+	constructor({ root, player, onChange }) {
+		Object.assign(this, { root, onChange });
 		this.part = (name) => root.querySelector(`.${name}`);
 		this.wave = new Waveform({
 			canvas: root.querySelector("canvas"),
-			player: root.querySelector("video"),
+			player,
 			onSelect: (at) => this.select(at),
 			onTimes: (at, times) => this.setTimes(at, times),
 			onTime: (time) => this.showCaption(time),
@@ -49,7 +49,7 @@ export class SubtitleEditor {
 	open(item) {
 		this.item = item;
 		this.at = 0;
-		this.wave.open(item.file).then((isHeard) => (this.part("no-wave").hidden = isHeard));
+		this.wave.open(item.file);
 		this.render();
 	}
 
@@ -58,15 +58,19 @@ export class SubtitleEditor {
 	change(cues) {
 		this.item.past.push(this.cues);
 		this.item.future.length = 0;
+		this.put(cues);
+	}
+
+	put(cues) {
 		this.item.cues = cues;
 		this.render();
+		this.onChange(this.item);
 	}
 
 	step(from, to) {
 		if (!from.length) return;
 		to.push(this.cues);
-		this.item.cues = from.pop();
-		this.render();
+		this.put(from.pop());
 	}
 
 	// Other cues in place of `n`, from the selected one on.
@@ -160,7 +164,7 @@ export class SubtitleEditor {
 	}
 
 	showCaption(time) {
-		const cue = this.cues.find(({ start, end }) => start <= time && time < end);
+		const cue = this.item?.cues.find(({ start, end }) => start <= time && time < end);
 		this.part("caption").textContent = cue?.text ?? "";
 	}
 

@@ -12,26 +12,18 @@ export class Waveform {
 		canvas.onpointerdown = (event) => this.grab(event);
 		canvas.onpointermove = (event) => this.move(event);
 		canvas.onpointerup = () => this.drop();
-		player.onplay = () => this.follow();
-		player.onseeked = () => this.tellTime();
-		player.onloadedmetadata = () => (player.hidden = !player.videoWidth);
+		player.addEventListener("play", () => this.follow());
+		player.addEventListener("seeked", () => this.tellTime());
 		new ResizeObserver(() => this.draw()).observe(canvas);
 	}
 
-	// Whether the browser can decode the file.
+	// The player has the same file; one that the browser cannot decode, or none, is drawn as silence.
 	async open(file) {
-		if (this.file === file) return this.isHeard;
-		Object.assign(this, { file, peaks: [], from: 0, isHeard: true });
-		URL.revokeObjectURL(this.player.src);
-		this.player.src = URL.createObjectURL(file);
-		try {
-			const audio = await new OfflineAudioContext(1, 1, RATE_HZ).decodeAudioData(await file.arrayBuffer());
-			if (this.file === file) this.peaks = peaksOf(audio.getChannelData(0));
-		} catch {
-			this.isHeard = false;
-		}
+		if (this.file === file) return;
+		Object.assign(this, { file, peaks: [], from: 0 });
+		const audio = file && (await new OfflineAudioContext(1, 1, RATE_HZ).decodeAudioData(await file.arrayBuffer()).catch(() => null));
+		if (audio && this.file === file) this.peaks = peaksOf(audio.getChannelData(0));
 		this.draw();
-		return this.isHeard;
 	}
 
 	get time() {
