@@ -13,7 +13,9 @@ export class Transcript {
 		text.onclick = ({ target }) => this.choose(target.closest("li"));
 		text.onkeydown = (event) => this.move(event);
 		find.oninput = () => this.search();
-		find.onkeydown = ({ key, shiftKey }) => key === "Enter" && this.goTo(this.hit + (shiftKey ? -1 : 1));
+		find.onkeydown = ({ key, shiftKey }) => {
+			if (key === "Enter") this.goTo(this.hit + (shiftKey ? -1 : 1));
+		};
 		player.ontimeupdate = player.onseeked = () => this.follow();
 		this.clear();
 	}
