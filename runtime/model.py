@@ -511,7 +511,7 @@ class WhisperModel:
         options = TranscribeOptions(
             language_detection_segments=language_detection_segments,
             language_detection_threshold=language_detection_threshold,
-            audio_context="full",
+            audio_context="auto" if self.bundle.manifest.kind == SPEECH else "full",  # a speech LLM has no choice
         )
         if audio is not None:
             vad = vad_options(vad_parameters) if vad_filter else None
