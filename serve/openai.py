@@ -122,7 +122,7 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
                 raise invalid(name, value, " or ".join(known))
     temperature = form.number("temperature", 0, 2)
     has_words = "word" in granularities or form.is_on("word_timestamps")
-    context = form.text("audio_context") or TranscribeOptions.audio_context
+    context = form.text("audio_context")
     options = TranscribeOptions(
         language=form.text("language"),
         task=form.text("task") or task,
@@ -131,7 +131,7 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
         hotwords=", ".join((*form.all("keywords"), *form.all("hotwords"))) or None,
         beam_size=int(form.number("beam_size", 1, 16) or 1),
         seed=int(form.number("seed", 0, 2**53) or 0),
-        audio_context=context if context in ("auto", "full") else _seconds(context),
+        audio_context=context if context in (None, "auto", "full") else _seconds(context),
         word_timestamps=has_words,
         draft_sources=bool(include),
     )

@@ -208,7 +208,8 @@ class _Handler(AsyncEventHandler):
         language = wanted.language.partition("-")[0] if wanted.language else None
         return Wanted(
             source=Path(self._audio.name),
-            options=TranscribeOptions(language=language, hotwords=", ".join(names) or None),
+            # Voice commands are short: whole windows would cost several times as much.
+            options=TranscribeOptions(language=language, hotwords=", ".join(names) or None, audio_context="auto"),
             drafter=drafter_named(drafter, **about),
             raw=self._format,
             max_duration_s=self._service.settings.max_duration_s,

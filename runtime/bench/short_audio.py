@@ -78,9 +78,7 @@ def compare_contexts(
     """Transcribe the recordings in both ways, up to `n_rounds` times while `timer` has time. Raises UsageError where
     none is shorter than a window, or the model cannot encode short audio alone, and what a transcription does."""
     if not getattr(engine, "knows_silence", False):
-        raise UsageError(
-            f"{bundle.path}: lacks the encoder for short audio, which `specedge export` --add-short-audio adds"
-        )
+        raise UsageError(f"{bundle.manifest.name}: has no encoder for short audio; export the model again")
     timer, window_s = timer or Timer(), bundle.manifest.window_s
     sounds = [(one, decode_audio(one.file)) for one in found]
     short = [pair for pair in sounds if 0 < len(pair[1]) < window_s * SAMPLE_RATE]
