@@ -249,21 +249,10 @@ def _shortlist(
     """The decoder with a vocabulary product for each span, over the same bytes; picked rows are copied."""
     graph = model.graph
     matrix, scales = _last_matrix(graph)
-    if picked is not None:
-        for name in (matrix, *([] if scales is None else [PROJECTION_SCALES])):
-            tensor = next(tensor for tensor in graph.initializer if tensor.name == name)
-            whole = onnx.TensorProto()
-            whole.CopyFrom(tensor)
-            load_external_data_for_tensor(whole, str(folder))
-            rows = numpy_helper.to_array(whole)[picked]
-            graph.initializer.append(numpy_helper.from_array(rows, f"{name}.{PICKED}"))
-        spans = spans[1:]
     at = next(at for at, node in enumerate(graph.node) if node.op_type in ("QGemm", "Gemm") and matrix in node.input)
     product = graph.node[at]
-    logits, n_columns = product.output[0], sum(stop - start for start, stop in spans)
-    n_columns += 0 if picked is None else len(picked)
-    first = [] if picked is None else [PICKED]
-    products, parts = [], [*(f"{matrix}.{name}" for name in first), *_cut(graph, matrix, spans)]
+    logits, products, parts = product.output[0], [], _cut(graph, matrix, spans, picked, folder)
+    n_columns = sum(tensor.dims[0] for tensor in graph.initializer if tensor.name in parts)
     for part in parts:
         one = onnx.NodeProto()
         one.CopyFrom(product)
@@ -277,7 +266,7 @@ def _shortlist(
             graph.initializer.append(numpy_helper.from_array(np.array([1, -1, n_columns]), "shortlist.shape"))
             node.input[1] = "shortlist.shape"
         if scales is not None and PROJECTION_SCALES in node.input:
-            parts = [*(f"{PROJECTION_SCALES}.{name}" for name in first), *_cut(graph, PROJECTION_SCALES, spans)]
+            parts = _cut(graph, PROJECTION_SCALES, spans, picked, folder)
             nodes.append(helper.make_node("Concat", parts, ["shortlist.scales"], axis=-1))
             node.input[list(node.input).index(PROJECTION_SCALES)] = "shortlist.scales"
         nodes.append(node)
@@ -287,12 +276,21 @@ def _shortlist(
     return helper.make_graph(nodes, SHORTLIST_GRAPH, list(graph.input), list(graph.output), kept)
 
 
-def _cut(graph: onnx.GraphProto, name: str, spans: Sequence[Span]) -> list[str]:
-    """Add tensors with rows of the tensor `name`, of the same data file, and return their names."""
+def _cut(
+    graph: onnx.GraphProto, name: str, spans: Sequence[Span], picked: NDArray[np.int64] | None, folder: Path
+) -> list[str]:
+    """Add tensors with rows of the tensor `name`, of the same data file but for picked ones, and return their names."""
     tensor = next(tensor for tensor in graph.initializer if tensor.name == name)
     row_bytes = math.prod(tensor.dims[1:]) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     names = []
-    for start, stop in spans:
+    if picked is not None:
+        whole = onnx.TensorProto()
+        whole.CopyFrom(tensor)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            load_external_data_for_tensor(whole, str(folder))
+        names.append(f"{name}.{PICKED}")
+        graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(whole)[picked], names[0]))
+    for start, stop in spans[len(names) :]:
         part = graph.initializer.add()
         part.CopyFrom(tensor)
         part.name, part.dims[0] = f"{name}.{start}", stop - start
