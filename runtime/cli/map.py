@@ -79,12 +79,12 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     """Make a token map from TRANSCRIPTS.
 
     They are txt, srt, vtt, tsv, json, jsonl, folders, or `-` for standard input. A line of txt is a sentence;
-    segments of timed formats are joined up to the end of a sentence. A line that begins without a capital and has
-    no mark at its end, such as a command, is counted with both, as Whisper writes. The map fits every model that
-    has the vocabulary of MODEL: all multilingual Whispers, v1, v2 and v3, have the same, and all English-only ones
-    (tiny.en and so on) have another. Without -m it is that of the model that transcribes by default, or the
-    multilingual one where none is installed. Token maps of one vocabulary in the place of TRANSCRIPTS become one
-    map, their counts added.
+    segments of timed formats are joined up to the end of a sentence. A line with neither a capital at its beginning
+    nor a mark at its end, such as a command, gets both, as Whisper writes it. The map fits every model that has the
+    vocabulary of MODEL: all multilingual Whispers, v1, v2 and v3, have the same, and all English-only ones (tiny.en
+    and so on) have another. Without -m it is that of the model that transcribes by default, or the multilingual one
+    where none is installed. Token maps of one vocabulary in the place of TRANSCRIPTS become one map, their counts
+    added.
 
     \b
     Examples:

@@ -39,7 +39,7 @@ def models() -> None:
 def list_models(as_json: bool, known: bool) -> None:
     """Show the installed models.
 
-    Name, size, precision, the draft inside, path.
+    Each has its name, size and precision, the draft inside, and its path.
 
     With --known the models that can be pulled: MB on disk of the int8 bundle, about the peak memory of a transcription
     in MB, the encoder's arithmetic for a window as a multiple of tiny's, the number of languages, the best known draft
