@@ -22,6 +22,7 @@ from specedge import BatchedInferencePipeline, WhisperModel, decode_audio
 from specedge.errors import UsageError
 from specedge.export.export import export_to
 from specedge.runtime.bench.errors import word_errors
+from support.paths import shared
 
 pytestmark = pytest.mark.real
 
@@ -83,7 +84,7 @@ def test_arguments_of_a_wrong_type_are_named(name: str, model: WhisperModel, jfk
 
 @pytest.mark.parametrize("name", LIVE)
 def test_live_text_is_as_good_as_the_file_s(name: str, model: WhisperModel) -> None:
-    rows = [json.loads(line) for line in (golden.SPEECH / f"{name}.jsonl").read_text("utf-8").splitlines()]
+    rows = [json.loads(line) for line in shared("speech", f"{name}.jsonl").read_text("utf-8").splitlines()]
     rows = rows[slice(*LIVE[name])]
     samples = np.concatenate([decode_audio(str(golden.SPEECH / row["audio"])) for row in rows])
     reference = " ".join(row["text"] for row in rows)
