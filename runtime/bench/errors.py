@@ -124,11 +124,3 @@ def word_errors(pairs: Iterable[tuple[str, str]], language: str = "en") -> Error
         n_errors, n_words = n_errors + wrong, n_words + len(wanted)
         n_exact, n_texts = n_exact + (wrong == 0), n_texts + 1
     return Errors(n_errors=n_errors, n_words=n_words, n_exact=n_exact, n_texts=n_texts)
-
-
-def character_error_rate(pairs: Iterable[tuple[str, str]], language: str = "en") -> float:
-    """Of (reference, hypothesis) pairs, as normalised, with one space between units; 0 when there is nothing to say."""
-    n_errors = n_characters = 0
-    for wanted, got in ((" ".join(units(text, language)) for text in pair) for pair in pairs):
-        n_errors, n_characters = n_errors + edit_distance(wanted, got), n_characters + len(wanted)
-    return n_errors / n_characters if n_characters else 0.0

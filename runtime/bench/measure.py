@@ -1,193 +1,120 @@
-"""`specedge bench`: every drafter that a model has here beside plain decoding, on the user's own audio.
+"""`specedge bench`: drafters, short audio encoded alone, and other programs on the user's own recordings.
 
-Plain decoding and the drafters take turns (rounds.py); figures are medians over the rounds. The text of each drafter is
-compared with plain decoding's, number by number.
-
-Each window is decoded once, at temperature 0. Falling back would measure how many texts a window takes: where most
-fail, as with weights that were not trained, that is 26 of them.
-
-All of it keeps within a time budget. Plain decoding goes first; the audio that it gets through in its share of the time
-is measured.
+Errors, times, tokens a pass, memory and energy, from file to text. Texts, errors, tokens and passes are those of a
+first round, whose drafters take no account of time, so that they are the same each time. The rounds behind it are
+timed, with drafters as `transcribe` has them, in turn (rounds.py). Decoding falls back to higher temperatures as
+`transcribe` does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import math
+import statistics
+import sys
+import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
+
+import numpy as np
 
 from specedge.errors import UsageError
 
+from ..audio.audio import SAMPLE_RATE, decode_audio
 from ..bundle.bundle import Bundle
 from ..console import silently
-from ..decoding.drafter import Drafter, EmptyDrafter, TargetModel
-from ..device import BUSY, Profile, load_profile
+from ..decoding.drafter import Drafter, TargetModel
+from ..decoding.statistics import Speculation
+from ..device import BUSY
 from ..drafters.registry import make_drafter
-from ..options import HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
-from ..text.transcripts import read_sentences
-from .errors import character_error_rate, word_errors
+from ..longform.live import LiveTranscriber
+from ..options import DrafterOptions, TranscribeOptions
+from .errors import Errors, word_errors
+from .peers import Peer
 from .recommendation import PLAIN, Recommendation, Spread, recommend
-from .rounds import WARM_UP, Heard, OutOfTime, Rounds, Sums, TimedEngine, Timer, hear, measure_rounds
+from .recordings import Recording
+from .rounds import WARM_UP, Heard, Rounds, hear, measure_rounds
 
-S = TypeVar("S")
-
-
-@dataclass(frozen=True)
-class Part(Generic[S]):
-    """The first `n_windows` of a sound; None: all of it."""
-
-    source: S
-    n_windows: int | None = None
-
-    def goes_on(self, n_windows: int) -> bool:
-        return self.n_windows is None or n_windows < self.n_windows
-
-
-def as_much_as_fits(
-    sources: Sequence[S],
-    listen: Callable[[S, Callable[[int], bool]], Heard],
-    timer: Timer,
-    *,
-    enough_s: float,
-    limit_s: float,
-) -> tuple[list[Part[S]], list[Heard]]:
-    """The parts to measure and what was heard in each. No window is begun after `enough_s` or waited for longer than
-    `limit_s`; nothing is returned where that is too short for one window. listen: see `rounds.hear`."""
-    started = timer.now()
-    parts: list[Part[S]] = []
-    heard: list[Heard] = []
-    n_done = 0
-
-    def goes_on(n_windows: int) -> bool:
-        nonlocal n_done
-        n_done = n_windows
-        return timer.now() - started < enough_s
-
-    for source in sources:
-        n_done = 0
-        try:
-            with timer.within(limit_s - (timer.now() - started)):
-                one = listen(source, goes_on)
-        except OutOfTime:
-            break
-        parts.append(Part(source, None if one.is_whole else n_done))
-        heard.append(one)
-        n_done = 0
-        if timer.now() - started >= enough_s:
-            return parts, heard
-    if n_done and not parts:  # the window behind these took too long
-        parts = [Part(sources[0], n_done)]
-        heard = [listen(sources[0], parts[0].goes_on)]
-    return parts, heard
-
-
-ROUNDS = 5
-MOST_ROUNDS, SHORT_S = 25, 15.0  # of audio so short that this many rounds take less: a moment decides over one of them
-_LEAST = 2  # a warm-up and one round
-ENOUGH_ROUNDS = 3  # the audio is cut so that there is time for so many
+SHORT_S = 8.0  # an utterance, whose latency counts
+N_LIVE = 10  # utterances that are played live
+BLOCK_S = 0.1
 SPLIT = ("encoder", "draft", "verify", "rules", "other")
+_RAPL = Path("/sys/class/powercap")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What to measure. drafters: "none" first; references: what is said in each file, or (); rounds: at most; None:
-    ROUNDS, or up to MOST_ROUNDS where the audio is short."""
+class Way:
+    """A way of transcribing: a drafter with what it is given, and how much of a window is encoded (None: as usual)."""
 
-    files: tuple[str, ...]
-    drafters: tuple[str, ...]
-    token_maps: tuple[Path, ...] = ()
-    draft_model: str | None = None
-    language: str | None = None
-    references: tuple[str, ...] = ()
-    rounds: int | None = None
+    drafter: DrafterOptions
+    audio_context: str | None = None
 
     @property
-    def n_rounds(self) -> int:
-        return self.rounds or ROUNDS
-
-    @property
-    def transcribes(self) -> TranscribeOptions:
-        """How all of it is transcribed."""
-        return TranscribeOptions(language=self.language, temperature=TranscribeOptions.temperature[:1])
-
-    def options_for(self, drafter: str) -> DrafterOptions:
-        """What of the plan is for this drafter."""
-        return DrafterOptions(
-            drafter,
-            token_maps=self.token_maps if drafter in READS_MAPS else (),
-            draft_model=self.draft_model if drafter in HAS_MODEL else None,
-        )
+    def name(self) -> str:
+        return self.drafter.name + ("" if self.audio_context is None else f", {self.audio_context}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The figures of one drafter. Seconds are of one round, all files together.
+    """A way's figures, or a peer's, of which only errors and times are known.
 
-    rounds: in how many it was measured; decoder_speed_up, end_to_end: times as fast as plain decoding in the same
-    round; decoder_s: decoder and drafting; split_s: medians of the parts of total_s; acceptance: accepted of evaluated
-    drafts, None without any; word_error_rate,
-    character_error_rate: None without references; different: sounds, of all rounds, whose text, times or
-    log-probabilities were not plain decoding's; dropped: why.
+    errors: by language; total_s: of all recordings, the median of the rounds; stages_s: its parts, by SPLIT;
+    latencies_s: of each short recording; decoder_speed_up, end_to_end: times as fast as the first way in the same
+    round, the drafter's time with the decoder's; different: recordings, of all rounds, whose text, times or
+    log-probabilities were not those of plain decoding of the same windows; same: texts equal to the first way's; again:
+    windows encoded again in full; dropped: why the drafter failed; joules: of a round, the whole processor's, None
+    where the system does not tell.
     """
 
-    drafter: str
-    rounds: int
-    decoder_speed_up: Spread
-    end_to_end: Spread
-    decoder_s: Spread
-    total_s: Spread
-    split_s: Mapping[str, float]
-    audio_s: float
-    tokens: int
-    passes: int
-    tokens_per_pass: float | None
-    rows_per_pass: float | None
-    acceptance: float | None
-    word_error_rate: float | None
-    character_error_rate: float | None
-    different: int
-    dropped: str | None
+    errors: Mapping[str, Errors]
+    total_s: float
+    latencies_s: Sequence[float]
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    counted: Speculation | None = None
+    decoder_speed_up: Spread | None = None
+    end_to_end: Spread | None = None
+    different: int = 0
+    same: int = 0
+    again: int = 0
+    dropped: str | None = None
+    joules: float | None = None
 
     @property
-    def real_time_factor(self) -> float:
-        return self.total_s.median / self.audio_s if self.audio_s else 0.0
-
-    @property
-    def encoder_share(self) -> float:
-        return self.split_s["encoder"] / self.total_s.median if self.total_s.median else 0.0
-
-    @property
-    def is_sound(self) -> bool:
-        return self.different == 0 and self.dropped is None
-
-    @property
-    def has_drafted(self) -> bool:
-        """Whether a drafted token was ever a row of a pass."""
-        return self.acceptance is not None
+    def wer(self) -> float | None:
+        """Errors per word of all languages together; None without texts."""
+        n_words = sum(each.n_words for each in self.errors.values())
+        return sum(each.n_errors for each in self.errors.values()) / n_words if n_words else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything that was found.
-
-    files: those of the plan that were measured; n_windows: of the last, if not all of it was; fewer: why a drafter was
-    measured in fewer rounds, or none.
-    """
+    """Everything that was found. main: the way whose drafter `transcribe` takes where nobody names one, if that was
+    measured, else the last; heard: the first way's, of each recording; plain_s: its decoder's seconds of a round;
+    live_s: from the end of an utterance to its last text; peak_mb: most memory of the process before peers were loaded,
+    None where the system does not tell."""
 
     bundle: Bundle
     threads: int
-    plan: Plan
-    files: tuple[str, ...]
-    n_windows: int | None
-    n_rounds: int
-    fewer: Mapping[str, str]
-    budget_s: float
+    rounds: int
+    main: str
+    recordings: Sequence[Recording]
+    heard: Sequence[Heard]
+    plain_s: Spread
     rows: Mapping[str, Row]
-    profile: Profile | None
+    peers: Mapping[str, Row]
+    live_s: Sequence[float]
+    peak_mb: float | None
     recommendation: Recommendation
+
+    @property
+    def audio_s(self) -> float:
+        """Of all recordings."""
+        return sum(one.duration_s for one in self.heard)
 
     @property
     def lossless(self) -> bool:
@@ -196,164 +123,188 @@ class Findings:
     @property
     def was_busy(self) -> bool:
         """Whether the rounds of plain decoding disagree so much that something else was at work on this machine."""
-        least_s, greatest_s = self.rows[PLAIN].decoder_s.usual
+        least_s, greatest_s = self.plain_s.usual
         return greatest_s > BUSY * least_s
+
+
+class _Stand:
+    """The drafters of a round at work."""
+
+    def __init__(self, engine: Any, bundle: Bundle, ways: Sequence[Way]) -> None:
+        self._engine, self._bundle, self._ways = engine, bundle, ways
+        self._made: list[Drafter] = []
+
+    def begin(self, round_: int) -> dict[str, tuple[Way, Drafter]]:
+        self.close()
+        # What the first of them warns of is true of all rounds.
+        with contextlib.nullcontext() if round_ == WARM_UP else silently():
+            return {way.name: (way, self._make(way, round_ != WARM_UP)) for way in self._ways}
+
+    def _make(self, way: Way, weighs: bool) -> Drafter:
+        canceller = getattr(self._engine, "canceller", None)
+        target = TargetModel(self._bundle, threads=self._engine.threads, canceller=canceller, weighs=weighs)
+        self._made.append(make_drafter(way.drafter, target))
+        return self._made[-1]
+
+    def close(self) -> None:
+        while self._made:
+            self._made.pop().close()
+
+    def listen(self, made: tuple[Way, Drafter], one: Recording) -> Heard:
+        way, drafter = made
+        options = TranscribeOptions(language=one.language, audio_context=way.audio_context)
+        before = _joules()
+        heard = hear(self._engine, self._bundle, one.file, options, drafter)
+        return replace(heard, joules=_joules() - before)
+
+    def live_s(self, one: Recording, way: Way) -> float:
+        """Seconds from the end of an utterance to its last text, where the looks before it kept up."""
+        self.close()
+        drafter = self._make(way, weighs=True)
+        live = LiveTranscriber(self._engine, self._bundle, TranscribeOptions(language=one.language), drafter)
+        sound = decode_audio(one.file)
+        for block in np.array_split(sound, max(1, round(len(sound) / SAMPLE_RATE / BLOCK_S))):
+            live.feed(block)
+        started = time.perf_counter()
+        live.finish()
+        return time.perf_counter() - started
 
 
 def bench(
     engine: Any,
     bundle: Bundle,
-    plan: Plan,
+    found: Sequence[Recording],
+    ways: Sequence[Way],
     *,
-    timer: Timer | None = None,
-    on_heard: Callable[[], None] | None = None,
+    n_rounds: int | None = None,
+    peers: Callable[[], Sequence[Peer]] = list,
+    on_heard: Callable[[], None] = lambda: None,
 ) -> Findings:
-    """Measure until `timer` is at its end. `on_heard` is told of each transcription.
-
-    Raises what a transcription does, and UsageError for a drafter that is not there, or too little time.
-    """
-    timer = timer or Timer()
-    options = plan.transcribes
-    timed: Any = TimedEngine(engine, timer)
-    parts, plain_heard = _material(functools.partial(hear, timed, bundle), plan, options, timer)
-    if on_heard is not None:
-        for _ in plain_heard:
-            on_heard()
-    with contextlib.ExitStack() as stack:
-
-        def begin(round_: int, names: Sequence[str]) -> dict[str, Drafter]:
-            stack.close()
-            made: dict[str, Drafter] = {}
-            target = TargetModel(bundle, threads=engine.threads, canceller=getattr(engine, "canceller", None))
-            # What the first of them warns of is true of all rounds.
-            with contextlib.nullcontext() if round_ == WARM_UP else silently():
-                for name in names:
-                    made[name] = make_drafter(plan.options_for(name), target)
-                    stack.callback(made[name].close)
-            return made
-
-        def listen(drafter: Drafter, part: Part[str], round_: int) -> Heard:
-            return hear(timed, bundle, part.source, options, drafter, part.goes_on)
-
-        rounds = measure_rounds(
-            plan.drafters,
-            parts,
-            plan.n_rounds,
-            begin=begin,
-            listen=listen,
-            plain_heard=plain_heard,
-            on_heard=None if on_heard is None else lambda round_: on_heard(),
-            timer=timer,
-            most_rounds=0 if plan.rounds else MOST_ROUNDS,
-            short_s=SHORT_S,
-        )
-    return _findings(engine, bundle, plan, rounds, timer.budget_s)
-
-
-def _material(
-    hear: Callable[..., Heard], plan: Plan, options: TranscribeOptions, timer: Timer
-) -> tuple[list[Part[str]], list[Heard]]:
-    """The parts to measure, and plain decoding's warm-up over them. Raises UsageError when one window takes so long
-    that a warm-up and one round of all drafters do not fit into the budget."""
-
-    def listen(file: str, goes_on: Callable[[int], bool]) -> Heard:
-        return hear(file, options, EmptyDrafter(), goes_on)
-
-    left_s = timer.left_s / len(plan.drafters)
-    enough_s, limit_s = left_s / (1 + min(plan.n_rounds, ENOUGH_ROUNDS)), left_s / _LEAST
-    with contextlib.suppress(OutOfTime):
-        parts, heard = as_much_as_fits(plan.files, listen, timer, enough_s=enough_s, limit_s=limit_s)
-        if parts:
-            return parts, heard
-    raise UsageError(
-        f"{plan.files[0]}: plain decoding does not get through one window in {limit_s:.1f} s, its share of "
-        f"{timer.budget_s:g} s for {', '.join(plan.drafters)}: give a larger --budget, or fewer --drafters"
-    )
-
-
-def _findings(
-    engine: Any,
-    bundle: Bundle,
-    plan: Plan,
-    rounds: Rounds[Part[str]],
-    budget_s: float,
-) -> Findings:
-    parts = rounds.sources
-    is_whole = all(part.n_windows is None for part in parts)
-    references = plan.references[: len(parts)] if is_whole else ()
-    language = plan.language or rounds.warm[PLAIN][0].language or "en"
-    rows = {name: _row(name, rounds, references, language) for name in plan.drafters if rounds.with_drafter(name)}
+    """All of it. ways: plain decoding first; n_rounds: None for as many as take a minute; peers: opens them, when ours
+    are done. Raises what a transcription does, and UsageError for a drafter that is not there, no sound, or a model
+    that cannot encode short audio alone though a way asks for it."""
+    if any(way.audio_context == "auto" for way in ways) and not getattr(engine, "knows_silence", False):
+        raise UsageError(f"{bundle.manifest.name}: has no encoder for short audio; export the model again")
+    plain = {way.audio_context: way.name for way in reversed(ways) if way.drafter.name == PLAIN}
+    agrees_with = {way.name: plain[way.audio_context] for way in ways}
+    stand = _Stand(engine, bundle, ways)
+    try:
+        rounds = measure_rounds(agrees_with, found, n_rounds, begin=stand.begin, listen=stand.listen, on_heard=on_heard)
+        first = rounds.warm[ways[0].name]
+        if not any(heard.duration_s for heard in first):
+            raise UsageError("no recording has any sound")
+        spoken = [
+            replace(one, language=one.language or heard.language or "en")
+            for one, heard in zip(found, first, strict=True)
+        ]
+        short = [i for i, heard in enumerate(first) if heard.duration_s < SHORT_S]
+        main = next((way for way in ways if way.drafter.name == "auto"), ways[-1])
+        live_s = [stand.live_s(spoken[i], main) for i in short[:N_LIVE]]
+    finally:
+        stand.close()
+    rows = {way.name: _row(way.name, ways[0].name, rounds, spoken, short) for way in ways}
+    peak_mb = _peak_mb()
     return Findings(
         bundle=bundle,
         threads=engine.threads,
-        plan=plan,
-        files=tuple(part.source for part in parts),
-        n_windows=parts[-1].n_windows,
-        n_rounds=len(rounds.sums),
-        fewer=rounds.fewer,
-        budget_s=budget_s,
+        rounds=len(rounds.timed),
+        main=main.name,
+        recordings=spoken,
+        heard=first,
+        plain_s=rounds.spread(ways[0].name, lambda heard: heard.decoder_s),
         rows=rows,
-        profile=load_profile(bundle.timed_digest, engine.threads),
-        recommendation=_recommended(rows, plan),
+        peers={peer.name: _of_peer(peer, spoken, short, len(rounds.timed)) for peer in peers()},
+        live_s=live_s,
+        peak_mb=peak_mb,
+        recommendation=recommended(rows, ways, len(rounds.timed)),
     )
 
 
-def read_references(paths: Sequence[Path], n_files: int) -> tuple[str, ...]:
-    """The text of each transcript, which are in the files' order. Raises UsageError."""
-    if paths and len(paths) != n_files:
-        raise UsageError(f"--reference: got {len(paths)} for {n_files} inputs, expected one for each, in their order")
-    return tuple(" ".join(read_sentences([str(path)])) for path in paths)
-
-
-def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str], language: str) -> Row:
-    counted = rounds.sums[0][name].counted
-    said = [one.text for one in rounds.warm[name]]
-    pairs = list(zip(references, said, strict=True)) if references else []
+def _row(name: str, first: str, rounds: Rounds, spoken: Sequence[Recording], short: Sequence[int]) -> Row:
+    warm, timed = rounds.warm[name], [round_[name] for round_ in rounds.timed]
+    texts = [one.text for one in warm]
+    used_j = statistics.fmean(sum(one.joules for one in heard) for heard in timed)
+    splits = [_split(heard) for heard in timed]
     return Row(
-        drafter=name,
-        rounds=len(rounds.with_drafter(name)),
-        decoder_speed_up=rounds.speed_up(name, lambda sums: sums.decoder_s),
-        end_to_end=rounds.speed_up(name, lambda sums: sums.total_s),
-        decoder_s=rounds.spread(name, lambda sums: sums.decoder_s),
-        total_s=rounds.spread(name, lambda sums: sums.total_s),
-        split_s=medians([split(sums[name]) for sums in rounds.with_drafter(name)]),
-        audio_s=rounds.duration_s,
-        tokens=counted.tokens,
-        passes=counted.passes,
-        tokens_per_pass=counted.tokens_per_pass,
-        rows_per_pass=counted.rows_per_pass,
-        acceptance=counted.acceptance_rate,
-        word_error_rate=word_errors(pairs, language).rate if pairs else None,
-        character_error_rate=character_error_rate(pairs, language) if pairs else None,
+        errors=_errors(spoken, texts),
+        total_s=rounds.spread(name, lambda heard: heard.total_s).median,
+        latencies_s=[statistics.median(heard[i].total_s for heard in timed) for i in short],
+        stages_s={part: statistics.median(split[part] for split in splits) for part in SPLIT},
+        counted=functools.reduce(Speculation.plus, (one.counted for one in warm)),
+        decoder_speed_up=rounds.speed_up(name, lambda heard: heard.decoder_s),
+        end_to_end=rounds.speed_up(name, lambda heard: heard.total_s),
         different=rounds.different[name],
-        dropped=rounds.dropped.get(name),
+        same=sum(text == one.text for text, one in zip(texts, rounds.warm[first], strict=True)),
+        again=sum(one.n_again for one in warm),
+        dropped=next((one.drafter_error for heard in (warm, *timed) for one in heard if one.drafter_error), None),
+        joules=used_j if used_j >= 0 else None,
     )
 
 
-def split(sums: Sums) -> dict[str, float]:
+def _split(heard: Sequence[Heard]) -> dict[str, float]:
     """Seconds of a round, by SPLIT."""
-    counted = sums.counted
-    known = (sums.encoder_s, counted.draft_s, counted.verify_s, counted.rules_s)
-    return dict(zip(SPLIT, (*known, max(sums.total_s - sum(known), 0.0)), strict=True))
+    parts = [(one.encoder_s, one.counted.draft_s, one.counted.verify_s, one.counted.rules_s) for one in heard]
+    known = [sum(part) for part in zip(*parts, strict=True)]
+    return dict(zip(SPLIT, (*known, max(sum(one.total_s for one in heard) - sum(known), 0.0)), strict=True))
 
 
-def medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of several rounds' splits, part by part."""
-    return {part: Spread.of([split[part] for split in splits]).median for part in SPLIT}
-
-
-def _recommended(rows: Mapping[str, Row], plan: Plan) -> Recommendation:
-    # auto changes with the windows. A drafter that saved no pass is not quicker, whatever the clock.
-    sound = {
-        name: row
-        for name, row in rows.items()
-        if row.is_sound and name != "auto" and (name == PLAIN or row.passes < rows[PLAIN].passes)
-    }
-    found = recommend(
-        {name: row.decoder_speed_up for name, row in sound.items()},
-        {name: row.end_to_end for name, row in sound.items()},
-        rounds={name: row.rounds for name, row in rows.items()},
-    )
-    chosen = plan.options_for(found.drafter)
+def recommended(rows: Mapping[str, Row], ways: Sequence[Way], n_rounds: int) -> Recommendation:
+    """Among the drafters that hear what plain decoding does. auto changes with the windows. A drafter that saved no
+    pass is not quicker, whatever the clock."""
+    options, decoder, end_to_end = {}, {}, {}
+    plain = rows[ways[0].name].counted
+    for way in ways:
+        name, row = way.drafter.name, rows[way.name]
+        if row.counted is None or row.decoder_speed_up is None or row.end_to_end is None or plain is None:
+            continue
+        is_sound = row.different == 0 and row.dropped is None and way.audio_context == ways[0].audio_context
+        if is_sound and (name == PLAIN or (name != "auto" and row.counted.passes < plain.passes)):
+            options[name], decoder[name], end_to_end[name] = way.drafter, row.decoder_speed_up, row.end_to_end
+    found = recommend(decoder, end_to_end, rounds=n_rounds)
+    chosen = options[found.drafter]
     draft = None if chosen.draft_model is None else str(chosen.draft_model)
     return replace(found, draft_model=draft, token_maps=tuple(map(str, chosen.token_maps)))
+
+
+def _of_peer(peer: Peer, spoken: Sequence[Recording], short: Sequence[int], n_rounds: int) -> Row:
+    """Its figures; the first recording warms it up."""
+    texts: list[str] = []
+    took_s: dict[int, list[float]] = defaultdict(list)
+    peer.transcribe(spoken[0].file, spoken[0].language)
+    for round_, (i, one) in itertools.product(range(n_rounds), enumerate(spoken)):
+        started = time.perf_counter()
+        text = peer.transcribe(one.file, one.language)
+        took_s[i].append(time.perf_counter() - started)
+        texts += [text] * (round_ == 0)
+    return Row(
+        errors=_errors(spoken, texts),
+        total_s=statistics.median(map(sum, zip(*took_s.values(), strict=True))),
+        latencies_s=[statistics.median(took_s[i]) for i in short],
+    )
+
+
+def _errors(spoken: Sequence[Recording], texts: Sequence[str]) -> dict[str, Errors]:
+    pairs: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for one, text in zip(spoken, texts, strict=True):
+        if one.text:
+            pairs[str(one.language)].append((one.text, text))
+    return {language: word_errors(of_it, language) for language, of_it in sorted(pairs.items())}
+
+
+def _joules() -> float:
+    """What the processors' packages have used since some moment, NaN where the system does not tell (Linux, RAPL)."""
+    try:
+        return sum(int(file.read_text()) / 1e6 for file in _RAPL.glob("intel-rapl:?/energy_uj")) or math.nan
+    except OSError:
+        return math.nan
+
+
+def _peak_mb() -> float | None:
+    """Most resident memory of this process so far, in MB (10^6 bytes)."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) // 100_000 / 10
+    )

@@ -90,24 +90,22 @@ class Recommendation:
         return f"{said}; these rounds do not tell it apart from {near}"
 
 
-def recommend(
-    decoder: Mapping[str, Spread], end_to_end: Mapping[str, Spread], *, rounds: Mapping[str, int]
-) -> Recommendation:
-    """The choice among drafters by how many times as fast as plain decoding they were, and in how many rounds.
+def recommend(decoder: Mapping[str, Spread], end_to_end: Mapping[str, Spread], *, rounds: int) -> Recommendation:
+    """The choice among drafters by how many times as fast as plain decoding they were, in so many rounds.
 
-    Only drafters that may be chosen are given: none whose text was another, or that was dropped. rounds has "none" too.
+    Only drafters that may be chosen are given: none whose text was another, or that was dropped.
     """
     quickest = sorted((name for name in decoder if name != PLAIN), key=lambda name: -decoder[name].median)
-    may_be = {name: _may_be(decoder[name], rounds[name]) for name in quickest}
+    may_be = {name: _may_be(decoder[name], rounds) for name in quickest}
     sure = [name for name in quickest if decoder[name].median >= MIN_GAIN and may_be[name][0] > 1]
     if not sure:
         near = tuple(name for name in quickest if may_be[name][1] >= MIN_GAIN)
-        return Recommendation(drafter=PLAIN, near=near, rounds=rounds[PLAIN])
+        return Recommendation(drafter=PLAIN, near=near, rounds=rounds)
     best = sure[0]
     speed = decoder[best]
     least, greatest = speed.usual
     return Recommendation(
-        rounds=rounds[best],
+        rounds=rounds,
         drafter=best,
         decoder_speed_up=round(speed.median, 4),
         least=round(least, 4),

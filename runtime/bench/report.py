@@ -1,58 +1,66 @@
-"""What `specedge bench` found: as a table of a terminal, and as one JSON object."""
+"""What `specedge bench` found: as tables, as one JSON object, and as a picture of speed against word errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from html import escape
 from typing import Any
 
-from ..device import device_fields
+import numpy as np
+
+from ..device import device_fields, load_profile
 from ..output.report import aligned
+from .errors import word_errors
 from .measure import Findings, Row
 from .recommendation import PLAIN, Spread
 
 _FEWEST_CELLS, _MOST_CELLS = 8, 28
+_WIDTH, _HEIGHT, _EDGE = 640, 400, 56
 
 
 def conditions(findings: Findings) -> str:
-    manifest, row = findings.bundle.manifest, findings.rows[PLAIN]
-    n_files, n_rounds = len(findings.files), findings.n_rounds
+    manifest, n, n_rounds = findings.bundle.manifest, len(findings.recordings), findings.rounds
     return (
         f"{manifest.name}, {manifest.precision}, {findings.threads} thread{'s' if findings.threads > 1 else ''}: "
-        f"{n_files} file{'s' if n_files > 1 else ''}, {row.audio_s:.1f} s of audio, {row.tokens} tokens, "
+        f"{n} recording{'s' if n > 1 else ''}, {findings.audio_s:.1f} s of audio, "
         f"{n_rounds} round{'s' if n_rounds > 1 else ''} after a warm-up"
     )
 
 
-def table(findings: Findings, columns: int, *, blocks: bool = True) -> list[str]:
-    """Lines of at most `columns` characters, the quickest drafter first and those that drafted nothing last.
+def speed_ups(findings: Findings, columns: int, *, blocks: bool = True) -> list[str]:
+    """Lines of at most `columns` characters, the quickest way first and those that drafted nothing last.
 
     A bar is full up to the slowest of the usual rounds and light up to the quickest. blocks: False draws it in ASCII.
     """
-    rows = sorted(findings.rows.values(), key=lambda row: (not takes_part(row), -row.decoder_speed_up.median))
-    longest = max(row.decoder_speed_up.usual[1] for row in rows if takes_part(row))
-    narrow = [["drafter", "decoder", "", "end to end", "tok/pass", "accepted", "text"], *map(_cells, rows)]
-    room = columns - max(map(len, aligned(narrow)))
-    n_cells = max(min(room, _MOST_CELLS), _FEWEST_CELLS)
-    for line, row in zip(narrow[1:], rows, strict=True):
-        if takes_part(row):
-            line[2] = f"{_bar(row.decoder_speed_up, longest, n_cells, blocks):<{n_cells}}"
+    ranked = [(name, row, row.decoder_speed_up or _NO_SPREAD) for name, row in findings.rows.items()]
+    ranked.sort(key=lambda each: (not takes_part(each[0], each[1]), -each[2].median))
+    longest = max(speed.usual[1] for name, row, speed in ranked if takes_part(name, row))
+    narrow = [["drafter", "decoder", "", "end to end", "tok/pass", "accepted", "text"]]
+    narrow += [_speeds(name, row, speed) for name, row, speed in ranked]
+    n_cells = max(min(columns - max(map(len, aligned(narrow))), _MOST_CELLS), _FEWEST_CELLS)
+    for line, (name, row, speed) in zip(narrow[1:], ranked, strict=True):
+        if takes_part(name, row):
+            line[2] = f"{_bar(speed, longest, n_cells, blocks):<{n_cells}}"
     return aligned(narrow)
 
 
-def takes_part(row: Row) -> bool:
-    """Whether its time says anything about drafting: a drafter that drafted nothing is plain decoding with scatter."""
-    return row.has_drafted or row.drafter == PLAIN
+_NO_SPREAD = Spread(1.0, 1.0, 1.0)
 
 
-def _cells(row: Row) -> list[str]:
-    tokens = "-" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}"
+def takes_part(name: str, row: Row) -> bool:
+    """Whether its time says anything: a drafter that drafted nothing is plain decoding with scatter."""
+    return name.split(",")[0] == PLAIN or (row.counted is not None and row.counted.acceptance_rate is not None)
+
+
+def _speeds(name: str, row: Row, speed: Spread) -> list[str]:
+    rates = [None, None] if row.counted is None else [row.counted.tokens_per_pass, row.counted.acceptance_rate]
+    tokens = "-" if rates[0] is None else f"{rates[0]:.2f}"
     text = "dropped" if row.dropped is not None else "same" if row.different == 0 else "DIFFERS"
-    if not takes_part(row):
-        return [row.drafter, "-", "", "-", tokens, "nothing", text]
-    accepted = "-" if row.acceptance is None else f"{row.acceptance:.0%}"
-    decoder, end_to_end = f"{row.decoder_speed_up.median:.2f}x", f"{row.end_to_end.median:.2f}x"
-    return [row.drafter, decoder, "", end_to_end, tokens, accepted, text]
+    if not takes_part(name, row):
+        return [name, "-", "", "-", tokens, "nothing", text]
+    accepted, whole = "-" if rates[1] is None else f"{rates[1]:.0%}", row.end_to_end or _NO_SPREAD
+    return [name, f"{speed.median:.2f}x", "", f"{whole.median:.2f}x", tokens, accepted, text]
 
 
 def _bar(speed: Spread, longest: float, n_cells: int, blocks: bool) -> str:
@@ -61,84 +69,148 @@ def _bar(speed: Spread, longest: float, n_cells: int, blocks: bool) -> str:
     return full * least + light * (greatest - least)
 
 
-def remarks(findings: Findings) -> Sequence[str]:
-    """Sentences that belong to the table: what was left out, what failed, a busy machine."""
-    found = []
-    less = _less(findings)
-    if less:
-        found.append(f"to stay within {findings.budget_s:g} s (--budget), less was measured: {'; '.join(less)}")
+def costs(findings: Findings) -> Iterator[str]:
+    """Errors, seconds a second of audio by stage, and latencies, a line for each way and peer; "-" for what is not
+    known. Where short audio was encoded alone also texts that are the first way's, and windows encoded again."""
+    has_contexts = any("," in name for name in findings.rows)
+    head = ["", "wrong", "real time", "encoder", "decoder", "short", "95th", *(["same", "again"] * has_contexts), "J"]
+    lines = [head]
+    for name, row in _all(findings).items():
+        stages, latency = row.stages_s, _latency(row.latencies_s)
+        factors = [stages["encoder"], stages["verify"] + stages["rules"] + stages["draft"]] if stages else None
+        context = [str(row.same), str(row.again)] if stages else ["-"] * 2
+        lines.append(
+            [
+                name,
+                "-" if row.wer is None else f"{row.wer:.2%}",
+                f"{row.total_s / findings.audio_s:.4f}",
+                *(["-"] * 2 if factors is None else (f"{seconds / findings.audio_s:.4f}" for seconds in factors)),
+                *(["-"] * 2 if latency is None else (f"{seconds:.3f} s" for seconds in latency)),
+                *(context if has_contexts else ()),
+                "-" if row.joules is None else f"{row.joules:.1f}",
+            ]
+        )
+    yield from aligned(lines)
+    if (live := _latency(findings.live_s)) is not None:
+        yield f"live, from an utterance's end to its text: {live[0]:.3f} s, 95th {live[1]:.3f} s"
+    if findings.peak_mb is not None:
+        yield f"peak memory {findings.peak_mb:.0f} MB"
+
+
+def remarks(findings: Findings) -> Iterator[str]:
+    """Sentences that belong to the tables: what failed, what idled, a busy machine."""
     for name, row in findings.rows.items():
         if row.dropped is not None:
-            found.append(f"the drafter {name} failed and was dropped: {row.dropped}")
+            yield f"the drafter {name} failed and was dropped: {row.dropped}"
         if row.different:
-            found.append(f"the text of {name} differs from plain decoding: run `specedge doctor`, and please report it")
+            yield f"the text of {name} differs from plain decoding: run `specedge doctor`, and please report it"
     if findings.was_busy:
-        least_s, greatest_s = findings.rows[PLAIN].decoder_s.usual
-        found.append(
+        least_s, greatest_s = findings.plain_s.usual
+        yield (
             f"this machine was busy: plain decoding took {least_s:.3f} to {greatest_s:.3f} s in a round; close other "
             "programs and measure again"
         )
-    idle = [name for name, row in findings.rows.items() if not takes_part(row)]
+    idle = [name for name, row in findings.rows.items() if not takes_part(name, row)]
     if idle:
-        found.append(f"these drafters proposed nothing: {', '.join(idle)}")
-    if findings.profile is None:
-        found.append(
-            "drafters used the built-in table of costs; `doctor --calibrate` measures this device, which may change "
-            "the figures"
-        )
-    return found
+        yield f"these drafters proposed nothing: {', '.join(idle)}"
+    if load_profile(findings.bundle.timed_digest, findings.threads) is None:
+        yield "drafters used a built-in table of costs; `doctor --calibrate` measures this device"
 
 
-def _less(findings: Findings) -> list[str]:
-    """What was measured less often than asked for, or not at all."""
-    plan, n_files, n_windows = findings.plan, len(findings.files), findings.n_windows
-    parts = []
-    if n_windows is not None:
-        last = f"{n_windows} window{'s' if n_windows > 1 else ''} of {findings.files[-1]}"
-        parts.append(f"the first {findings.rows[PLAIN].audio_s:.1f} s of the audio, up to {last}")
-    elif n_files < len(plan.files):
-        parts.append(f"{n_files} of {len(plan.files)} files")
-    if findings.n_rounds < plan.n_rounds:
-        parts.append(f"{findings.n_rounds} of {plan.n_rounds} rounds")
-    for name, why in findings.fewer.items():
-        rounds = findings.rows[name].rounds if name in findings.rows else 0
-        parts.append(f"{name} in {rounds or 'no'} round{'' if rounds == 1 else 's'} ({why})")
-    return parts
+def _all(findings: Findings) -> Mapping[str, Row]:
+    return {**findings.rows, **findings.peers}
+
+
+def _latency(seconds: Any) -> tuple[float, float] | None:
+    """The median and the 95th percentile."""
+    return (float(np.median(seconds)), float(np.percentile(seconds, 95))) if len(seconds) else None
 
 
 def to_json(findings: Findings) -> dict[str, Any]:
-    """Conditions, figures of each drafter, and the recommendation. Spreads are [median, least, greatest]."""
-    manifest, profile, chosen = findings.bundle.manifest, findings.profile, findings.recommendation
+    """docs/bench.md says what the keys mean."""
+    manifest, chosen = findings.bundle.manifest, findings.recommendation
+    drafters = {name: _fields(row, findings.audio_s) for name, row in findings.rows.items()}
     return {
         "benchmark": "specedge bench",
         "model": manifest.name,
         "precision": manifest.precision,
         **device_fields(findings.threads),
-        "files": list(findings.files),
-        "audio_s": round(findings.rows[PLAIN].audio_s, 3),
-        "rounds": findings.n_rounds,
-        "budget_s": findings.budget_s,
-        "windows_of_last_file": findings.n_windows,
-        "measured_less": dict(findings.fewer),
-        "pass_s": None if profile is None else {str(k): seconds for k, seconds in profile.pass_s.items()},
-        "drafters": {name: _row(row) for name, row in findings.rows.items()},
+        "rounds": findings.rounds,
+        "audio_s": round(findings.audio_s, 3),
         "lossless": findings.lossless,
         "busy": findings.was_busy,
         "recommendation": asdict(chosen) | {"words": chosen.words()},
+        "drafter": findings.main,
+        **drafters[findings.main],
+        "live_latency_s": _named(findings.live_s),
+        "peak_mb": findings.peak_mb,
+        "drafters": drafters,
+        "peers": {name: _fields(row, findings.audio_s) for name, row in findings.peers.items()},
+        "recordings": [
+            {
+                "audio": one.file,
+                "language": one.language,
+                "reference": one.text,
+                "text": heard.text.strip(),
+                "wer": word_errors([(one.text, heard.text)], str(one.language)).rate if one.text else None,
+                "tokens": heard.counted.tokens,
+                "audio_s": round(heard.duration_s, 3),
+            }
+            for one, heard in zip(findings.recordings, findings.heard, strict=True)
+        ],
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
-    found = {field.name: getattr(row, field.name) for field in fields(row) if field.name != "drafter"}
-    found |= {"real_time_factor": row.real_time_factor, "encoder_share": row.encoder_share}
-    return {name: _rounded(value) for name, value in found.items()}
+def _fields(row: Row, audio_s: float) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "wer": None if row.wer is None else round(row.wer, 5),
+        "errors": sum(each.n_errors for each in row.errors.values()),
+        "words": sum(each.n_words for each in row.errors.values()),
+        "languages": {code: round(each.rate, 5) for code, each in row.errors.items()},
+        "real_time_factor": round(row.total_s / audio_s, 5),
+        "latency_s": _named(row.latencies_s),
+    }
+    if row.counted is None:
+        return found
+    names = ("tokens", "passes", "tokens_per_pass", "acceptance_rate")
+    found |= {name: getattr(row.counted, name) for name in names}
+    found["stages"] = {stage: round(seconds / audio_s, 5) for stage, seconds in row.stages_s.items()}
+    found |= {"decoder_speed_up": _spread(row.decoder_speed_up), "end_to_end": _spread(row.end_to_end)}
+    return found | {name: getattr(row, name) for name in ("different", "same", "again", "dropped", "joules")}
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 5)
-    if isinstance(value, Spread):
-        return [_rounded(number) for number in (value.median, value.least, value.greatest)]
-    if isinstance(value, Mapping):
-        return {name: _rounded(item) for name, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, tuple) else value
+def _spread(speed: Spread | None) -> list[float] | None:
+    return None if speed is None else [round(value, 5) for value in (speed.median, speed.least, speed.greatest)]
+
+
+def _named(seconds: Any) -> dict[str, float] | None:
+    found = _latency(seconds)
+    return None if found is None else {"median": round(found[0], 4), "p95": round(found[1], 4), "n": len(seconds)}
+
+
+def picture(findings: Findings) -> str:
+    """An SVG: to the right how many times as fast as real time, upwards the words wrong, a point for each row."""
+    points = {name: (findings.audio_s / row.total_s, 100 * (row.wer or 0.0)) for name, row in _all(findings).items()}
+    ends = [1.15 * max(point[axis] for point in points.values()) or 1.0 for axis in (0, 1)]
+    right, bottom = _WIDTH - _EDGE, _HEIGHT - _EDGE
+    manifest = findings.bundle.manifest
+    title = escape(f"{manifest.name}, {manifest.precision}, threads: {findings.threads}")
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
+        'font-size="12" role="img">',
+        f'<title>{title}</title><rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
+        f'<path d="M{_EDGE} {_EDGE}V{bottom}H{right}" stroke="#94a3b8" fill="none"/>',
+        f'<text x="{_EDGE}" y="{_EDGE - 24}" font-weight="bold">{title}</text>',
+        f'<text x="{_EDGE}" y="{_EDGE - 6}">words wrong, % (0 to {ends[1]:.3g})</text>',
+        f'<text x="{right}" y="{bottom + 20}" text-anchor="end">times real time (0 to {ends[0]:.3g})</text>',
+    ]
+    for number, (name, (speed, wrong)) in enumerate(sorted(points.items(), key=lambda item: item[1])):
+        x = _EDGE + speed / ends[0] * (right - _EDGE)
+        y = bottom - wrong / ends[1] * (bottom - _EDGE)
+        colour = "#2563eb" if name in findings.rows else "#ea580c"
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
+        parts.append(
+            f'<text x="{x:.1f}" y="{y + 18 + 14 * (number % 4):.1f}" text-anchor="middle">'
+            f"{escape(name)} {speed:.1f}, {wrong:.1f} %</text>"
+        )
+    return "\n".join([*parts, "</svg>", ""])

@@ -7,11 +7,10 @@ import pytest
 from specedge.runtime.bench.recommendation import Recommendation, Spread, recommend
 
 
-def chosen(once: tuple[str, ...] = (), **speeds: tuple[float, float, float]) -> Recommendation:
-    """Of drafters that were measured in five rounds; those named first in one."""
+def chosen(**speeds: tuple[float, float, float]) -> Recommendation:
+    """Of drafters that were measured in five rounds."""
     spreads = {name: Spread(*speed) for name, speed in {"none": (1.0, 1.0, 1.0), **speeds}.items()}
-    rounds = {name: 1 if name in once else 5 for name in spreads}
-    return recommend(spreads, spreads, rounds=rounds)
+    return recommend(spreads, spreads, rounds=5)
 
 
 def test_the_quickest_is_chosen_and_its_equals_are_named() -> None:
@@ -32,7 +31,7 @@ def test_a_slow_moment_among_many_rounds_decides_nothing() -> None:
             "none": Spread.of([1.0] * n_rounds),
             "ctc": Spread.of([1.3] * (n_rounds - n_slow) + [0.7] * n_slow),
         }
-        return recommend(speeds, speeds, rounds=dict.fromkeys(speeds, n_rounds))
+        return recommend(speeds, speeds, rounds=n_rounds)
 
     assert (of(15, 3).drafter, of(15, 4).drafter) == ("ctc", "none")
     assert (of(9, 0).drafter, of(9, 1).drafter) == ("ctc", "none"), "of few rounds each counts"
