@@ -142,7 +142,6 @@ def listed(manifest: Manifest, new: Path, graphs: Iterable[str], before: Iterabl
 _INSIDE = f"{DRAFT_FOLDER}/"
 Report = Callable[[int, int], None]
 """Called with the number of weights read so far and the number to read in all."""
-REPLACED = "replaced"  # where a bundle waits in a hidden folder while another takes its name
 _LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.unfinished(/.*)?")  # of a change in place that was killed
 BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.1, "int4": 1.1}  # to refuse a full disk before the work, not after it
 
@@ -411,17 +410,9 @@ def _check_space(out: Path, checkpoint: Checkpoint, precision: str, *, encoder_p
 
 def _publish(folder: Path, out: Path, *, replace_existing: bool) -> None:
     _sync(folder)
-    if not os.path.lexists(out):
-        os.rename(folder, out)
-        return
-    check_target(out, replace_existing=replace_existing)  # it may have come into being meanwhile
-    with _hidden_folder(out) as old:
-        os.rename(out, old / REPLACED)
-        try:
-            os.rename(folder, out)
-        except BaseException:
-            os.rename(old / REPLACED, out)
-            raise
+    if os.path.lexists(out):
+        check_target(out, replace_existing=replace_existing)  # it may have come into being meanwhile
+    leftovers.swap_in(folder, out, _names(out))
 
 
 def _names(out: Path) -> leftovers.Names:
@@ -436,12 +427,7 @@ def _hidden_folder(out: Path) -> contextlib.AbstractContextManager[Path]:
 
 def _sweep(out: Path) -> None:
     """Remove what exports to `out` left behind that were killed; a bundle they were about to replace comes back."""
-
-    def put_back(folder: Path) -> None:
-        if (folder / REPLACED).is_dir() and not os.path.lexists(out):
-            os.rename(folder / REPLACED, out)
-
-    leftovers.sweep(_names(out), put_back)
+    leftovers.sweep(_names(out), leftovers.put_back(out))
 
 
 @contextlib.contextmanager

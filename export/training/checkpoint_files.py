@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import CheckpointError, UsageError
-from specedge.files import check_folder, scratch_folder
+from specedge.files import check_folder, publish_folder, scratch_folder, sweep
 
 from ..checkpoint import HEADS_FILE, Checkpoint
 from ..spec import expected_shapes, read_json
@@ -41,7 +41,8 @@ _PARTS = {*_TOKENIZER_FILES, *(f"{name}.json" for name in _CONFIGS), _WEIGHTS, H
 
 def check_out(out: Path, mark: str) -> None:
     """Raises UsageError where `out` is anything but an empty folder or what was trained here under the key `mark`, and
-    where other files are in it."""
+    where other files are in it. What a killed writer was about to replace comes back first."""
+    sweep(out)
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
     try:
@@ -91,9 +92,7 @@ def write_checkpoint(
                 shutil.copyfile(checkpoint.folder / name, folder / name)
         save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
         beside(folder)
-        if os.path.lexists(out):
-            shutil.rmtree(out)
-        os.rename(folder, out)
+        publish_folder(folder, out)
 
 
 def _is_part(name: str, n_layers: int) -> bool:

@@ -156,9 +156,16 @@ def scratch_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield folder
 
 
+def publish_folder(folder: Path, out: Path) -> None:
+    """Rename a `scratch_folder` of `out`, which is whole, to `out`; what is there goes once it is replaced. A kill
+    leaves one of both, at `out` or for `sweep` to put back. Raises ResourceError."""
+    with _disk_errors(out):
+        leftovers.swap_in(folder, out, _names(out))
+
+
 def sweep(target: Path) -> None:
-    """Remove temporary files that killed writers of `target` left."""
-    leftovers.sweep(_names(target))
+    """Remove temporary files that killed writers of `target` left; a folder they were about to replace comes back."""
+    leftovers.sweep(_names(target), leftovers.put_back(target))
 
 
 def _stat(path: Path) -> os.stat_result | None:

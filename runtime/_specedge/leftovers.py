@@ -22,6 +22,7 @@ if sys.platform != "win32":
     import fcntl
 
 STALE_S = 3600.0
+REPLACED = "replaced"  # where a folder waits in a temporary one while another takes its name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,31 @@ def _temporary(names: Names, make: Callable[[Path], None]) -> Iterator[Path]:
         _remove(path)
         if lock is not None:
             os.close(lock)
+
+
+def swap_in(folder: Path, out: Path, names: Names) -> None:
+    """Rename `folder` to `out`. What is there is renamed aside first, into a temporary folder of `names`, and comes
+    back where that fails, or with the next `sweep` that is given `put_back(out)`. Raises OSError."""
+    if not os.path.lexists(out):
+        os.rename(folder, out)
+        return
+    with temporary_folder(names) as old:
+        os.rename(out, old / REPLACED)
+        try:
+            os.rename(folder, out)
+        except BaseException:
+            os.rename(old / REPLACED, out)
+            raise
+
+
+def put_back(out: Path) -> Callable[[Path], None]:
+    """What gives `out` back from a temporary folder whose maker was killed in `swap_in`."""
+
+    def salvage(folder: Path) -> None:
+        if (folder / REPLACED).is_dir() and not os.path.lexists(out):
+            os.rename(folder / REPLACED, out)
+
+    return salvage
 
 
 def sweep(names: Names, salvage: Callable[[Path], None] | None = None) -> None:

@@ -19,9 +19,9 @@ import pytest
 
 from specedge.errors import ExactnessError, ResourceError, UsageError
 from specedge.export import bundling, selfcheck
-from specedge.export.bundling import REPLACED, write_bundle
+from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.leftovers import STALE_S
+from specedge.leftovers import REPLACED, STALE_S
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.exactness import RowResult

@@ -217,7 +217,7 @@ class Export(Victim):
 
     def torn(self) -> list[str]:
         from specedge.errors import SpecedgeError
-        from specedge.export.bundling import REPLACED
+        from specedge.leftovers import REPLACED
         from specedge.runtime.bundle.bundle import Bundle
 
         out = self.folder / "out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 pytest.importorskip("torch", reason="the training extra is not installed")
 
-from specedge.errors import UsageError  # noqa: E402
+from specedge.errors import ResourceError, UsageError  # noqa: E402
 from specedge.export.checkpoint import open_checkpoint  # noqa: E402
-from specedge.export.training.checkpoint_files import DRAFT, write_checkpoint  # noqa: E402
+from specedge.export.training.checkpoint_files import DRAFT, check_out, write_checkpoint  # noqa: E402
 from specedge.export.training.features import Target  # noqa: E402
+from specedge.leftovers import REPLACED  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle, encoder_fingerprint  # noqa: E402
 from specedge.runtime.cli.main import main  # noqa: E402
 from support.drafts import compared, opened  # noqa: E402
@@ -118,13 +120,39 @@ def test_what_cannot_be_is_one_line(
     assert not (tmp_path / "draft").exists()
 
 
-def test_a_checkpoint_is_never_replaced_by_a_draft_and_a_draft_is(tmp_path: Path) -> None:
+def fails_once(error: BaseException, *, at: int) -> Any:
+    """os.rename, which raises `error` in its call number `at`."""
+    calls = iter(range(1, 99))
+
+    def rename(old: Path, new: Path, rename: Any = os.rename) -> None:
+        if next(calls) == at:
+            raise error
+        rename(old, new)
+
+    return rename
+
+
+def test_a_checkpoint_is_never_replaced_by_a_draft_and_a_draft_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_checkpoint(checkpoint()) as source:
         names = [f"model.decoder.{name}" for name in ("embed_positions.weight", "layer_norm.weight", "layer_norm.bias")]
         layers = [name for name in source._stored_as if name.startswith("model.decoder.layers.0.")]
         trained = {name: source.tensor(name) for name in [*names, *layers]}
         for _ in range(2):
             write_checkpoint(tmp_path / "draft", source, trained, n_layers=1, mark=DRAFT, target="x")
+        # The old one stays, or comes back, where the new one cannot take its name or its writer is killed.
+        old = (tmp_path / "draft" / "config.json").stat().st_ino
+        for error in (OSError(28, "no space"), KeyboardInterrupt()):
+            with monkeypatch.context() as patch, pytest.raises((ResourceError, KeyboardInterrupt)):
+                patch.setattr("specedge.leftovers.os.rename", fails_once(error, at=2))
+                write_checkpoint(tmp_path / "draft", source, trained, n_layers=1, mark=DRAFT, target="x")
+            assert (tmp_path / "draft" / "config.json").stat().st_ino == old
+        dead = tmp_path / f".draft.{'a' * 16}.tmp"
+        dead.mkdir()
+        (tmp_path / "draft").rename(dead / REPLACED)
+        check_out(tmp_path / "draft", DRAFT)
+        assert (tmp_path / "draft" / "config.json").stat().st_ino == old and not dead.exists()
         with open_checkpoint(tmp_path / "draft") as made:
             encoder = "model.encoder.layers.0.fc1.weight"
             assert np.array_equal(made.tensor(encoder), source.tensor(encoder))
