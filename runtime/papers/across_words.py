@@ -17,7 +17,6 @@ known are the sums over classes, and the class that was drawn, where it has one 
 
 from __future__ import annotations
 
-import bisect
 import hashlib
 import itertools
 from abc import abstractmethod
@@ -124,17 +123,6 @@ class AcrossWords(Translation):
                 found = [at + i for i, token in enumerate(run) if token in self._to_draft]
             ids, places = [*ids, *made], [*places, *found]
         return ids, places
-
-    def parts(self, tokens: Sequence[int]) -> list[range]:
-        found: list[range] = []
-        for at, run, made in self._pieces(tokens):
-            if run[0] < self._target.special.eot:
-                found += _parts(
-                    at, [self._target.ranks[token] for token in run], [self._draft.ranks[id_] for id_ in made]
-                )
-            else:
-                found += [range(at + i, at + i + 1) for i, token in enumerate(run) if token in self._to_draft]
-        return found
 
     def _pieces(self, tokens: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
         """Text and what is none, in turn: where it begins, its tokens, and the draft's ids of them."""
@@ -377,18 +365,6 @@ def _spans(pieces: Iterable[bytes]) -> list[tuple[int, int]]:
     """Where each piece begins and ends in bytes."""
     ends = [0, *itertools.accumulate(map(len, pieces))]
     return list(itertools.pairwise(ends))
-
-
-def _parts(at: int, theirs: Sequence[bytes], mine: Sequence[bytes]) -> list[range]:
-    """For each of `mine` the range, from `at` on, of `theirs` between the two places next to it where both end."""
-    ends = [end for _, end in _spans(theirs)]
-    both = [0, *sorted(set(ends) & {end for _, end in _spans(mine)})]
-    index = {0: at, **{end: at + 1 + i for i, end in enumerate(ends)}}
-    found = []
-    for begin, _ in _spans(mine):
-        next_ = bisect.bisect_right(both, begin)
-        found.append(range(index[both[next_ - 1]], index[both[next_]]))
-    return found
 
 
 def _cut(text: str, pattern: str) -> list[str]:

@@ -2,10 +2,9 @@
 
 The loss is OmniDraft's (arXiv 2507.02659, hybrid distillation loss): where draft and target can be compared token by
 token, the reverse Kullback-Leibler divergence KL(draft || target); where a token of the target is spelt with several of
-the draft's, the negative log-likelihood of those, weighted: by 0.2 as in the paper, or by the probability that the
-target gave to what they spell, which it names as a dynamic weight. A distribution is known at a few tokens; all others
-are one outcome, whose logit counts as fixed. The optimiser is Adam (Kingma and Ba 2015) with the gradients' common norm
-bounded, within a bound on A B; served is a running mean of what is trained.
+the draft's, the negative log-likelihood of those, weighted by 0.2 as in the paper. A distribution is known at a few
+tokens; all others are one outcome, whose logit counts as fixed. The optimiser is Adam (Kingma and Ba 2015) with the
+gradients' common norm bounded, within a bound on A B; served is a running mean of what is trained.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,12 +54,12 @@ _STRONGEST = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterOptions:
-    """rank: of the factors; rate: Adam's step; ngram_weight: the paper's lambda, "dynamic" for the probability that the
-    target gave to what is spelt; average: of the running mean."""
+    """rank: of the factors; rate: Adam's step; ngram_weight: the paper's lambda; average: of the running
+    mean."""
 
     rank: int = 32
     rate: float = 2e-3
-    ngram_weight: float | Literal["dynamic"] = 0.2
+    ngram_weight: float = 0.2
     average: float = 0.99
     seed: int = 0
 
@@ -73,8 +71,7 @@ class Batch:
     hidden f32 [n, n_state]: the draft's row, unchanged; vectors f32 [n, n_slots, n_state]: of the slots' tokens;
     used bool [n, n_slots]: slots that hold a token; rest f32 [n]: log of the summed exponentials of the draft's other
     logits; logp f32 [n, n_slots], logp_rest f32 [n]: the target's; label i64 [n]: the slot of what the target said;
-    direct bool [n]: where the target's distribution is known; sure f32 [n]: elsewhere the probability that the target
-    gave to the tokens that the label is a part of.
+    direct bool [n]: where the target's distribution is known.
     """
 
     hidden: Floats
@@ -85,7 +82,6 @@ class Batch:
     logp_rest: Floats
     label: NDArray[np.int64]
     direct: NDArray[np.bool_]
-    sure: Floats
 
 
 class Adapter:
@@ -135,8 +131,7 @@ class Adapter:
         divergence = (q * apart).sum(axis=1) + np.exp(logq_rest) * (logq_rest - batch.logp_rest)
         places = np.arange(len(q))
         spelt = -logq[places, batch.label]
-        fixed = self.options.ngram_weight
-        weight = np.where(batch.direct, 1, batch.sure if fixed == "dynamic" else fixed).astype(np.float32) / len(q)
+        weight = np.where(batch.direct, 1, self.options.ngram_weight).astype(np.float32) / len(q)
         by_spelling = q.copy()
         by_spelling[places, batch.label] -= 1
         by_logit = np.where(batch.direct[:, None], q * (apart - divergence[:, None]), by_spelling) * weight[:, None]

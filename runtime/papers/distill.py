@@ -71,8 +71,7 @@ class Lesson:
     """One place of a text, in the draft's ids.
 
     hidden f32 [n_state]: the draft's row; label: the target's token, said: the draft's; mine i64 [n]: the draft's
-    likeliest; whole: logsumexp of all its logits; target: the target's likeliest, None where they cannot be compared;
-    sure: the probability that the target gave to its tokens that the label is a part of.
+    likeliest; whole: logsumexp of all its logits; target: the target's likeliest, None where they cannot be compared.
     """
 
     hidden: Floats
@@ -81,7 +80,6 @@ class Lesson:
     mine: Ids
     whole: float
     target: Likeliest | None
-    sure: float = 1.0
 
     def slots(self) -> Ids:
         """The tokens that are looked at, each once, the label first."""
@@ -137,9 +135,8 @@ class Notes:
         Whatever follows the first wrong token of a draft was said to another text, and teaches nothing.
         """
         ids, places = translation.spelt(tokens)
-        parts = translation.parts(tokens)
         if self._is_ended:
-            ids, places, parts = [*ids, eot[1]], [*places, len(tokens)], [*parts, range(0)]
+            ids, places = [*ids, eot[1]], [*places, len(tokens)]
         self._look(ids)
         found = []
         for draft in self._drafts:
@@ -151,8 +148,7 @@ class Notes:
                     break
                 label = ids[start + i]
                 target = self._comparable(places[start + i], translation)
-                sure = 1.0 if target is not None else self._sure(tokens, parts[start + i])
-                found.append(Lesson(hidden, label, draft.said[i], mine, whole, target, sure))
+                found.append(Lesson(hidden, label, draft.said[i], mine, whole, target))
                 if draft.said[i] != label:
                     break
         return found
@@ -172,15 +168,6 @@ class Notes:
             draft.steps.append((hidden, near.ids, whole))
         self._open.clear()
 
-    def _sure(self, tokens: Sequence[int], part: range) -> float:
-        """The probability of a part of the text, of its tokens that the target was asked for."""
-        logp = 0.0
-        for at in part:
-            row = self._targets.get(at)
-            if row is not None and tokens[at] in row.ids:
-                logp += float(row.logp[row.ids == tokens[at]][0])
-        return math.exp(logp)
-
     def _comparable(self, place: int, translation: Translation) -> Likeliest | None:
         target = self._targets.get(place) if place >= 0 else None
         if target is None:
@@ -196,13 +183,13 @@ class LessonBook:
     """The latest lessons, as arrays within `budget_bytes`; see `adapter.Batch`."""
 
     def __init__(self, n_state: int, budget_bytes: int) -> None:
-        n_bytes = 4 * n_state + N_SLOTS * (4 + 4 + 1) + 4 * 4 + 1 + 8
+        n_bytes = 4 * n_state + N_SLOTS * (4 + 4 + 1) + 3 * 4 + 1 + 8
         n = max(1, min(budget_bytes // n_bytes, _MAX_LESSONS))
         self.hidden = np.zeros((n, n_state), np.float32)
         self.ids = np.zeros((n, N_SLOTS), np.int32)
         self.logp = np.zeros((n, N_SLOTS), np.float32)
         self.used = np.zeros((n, N_SLOTS), np.bool_)
-        self.rest, self.logp_rest, self.sure = (np.zeros(n, np.float32) for _ in range(3))
+        self.rest, self.logp_rest = np.zeros(n, np.float32), np.zeros(n, np.float32)
         self.direct = np.zeros(n, np.bool_)
         self.n_taken = 0
 
@@ -212,7 +199,7 @@ class LessonBook:
     @property
     def size_bytes(self) -> int:
         """Of all arrays, whether they are full or not."""
-        arrays = (self.hidden, self.ids, self.logp, self.used, self.rest, self.logp_rest, self.direct, self.sure)
+        arrays = (self.hidden, self.ids, self.logp, self.used, self.rest, self.logp_rest, self.direct)
         return sum(array.nbytes for array in arrays)
 
     def put(self, lesson: Lesson, ids: Ids, rest: float) -> None:
@@ -222,7 +209,7 @@ class LessonBook:
         self.hidden[at], self.rest[at] = lesson.hidden, rest
         self.ids[at], self.used[at] = 0, False
         self.ids[at, :n], self.used[at, :n] = ids, True
-        self.direct[at], self.sure[at] = lesson.target is not None, lesson.sure
+        self.direct[at] = lesson.target is not None
         if lesson.target is None:
             return
         known = dict(zip(lesson.target.ids.tolist(), lesson.target.logp.tolist(), strict=True))
@@ -373,7 +360,6 @@ class Course:
             logp_rest=book.logp_rest[chosen],
             label=np.zeros(len(chosen), np.int64),
             direct=book.direct[chosen],
-            sure=book.sure[chosen],
         )
 
     def _judge(self, came: NDArray[np.bool_], would: NDArray[np.bool_]) -> None:

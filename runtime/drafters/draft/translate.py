@@ -93,11 +93,6 @@ class Translation(ABC):
     def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
         """As `text`, and for each id the index of the token that is the same alone, -1 where there is none."""
 
-    def parts(self, tokens: Sequence[int]) -> list[range]:
-        """For each id of `spelt` the tokens, by their indices, that it and its neighbours spell; one token is the
-        same alone."""
-        return [range(place, place + 1) for place in self.spelt(tokens)[1]]
-
     @abstractmethod
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the draft's ids that alone mean the same as ids of the target i64 [n], -1 for none."""

@@ -22,16 +22,8 @@ class Shifted:
         flat = [pair for group in pairs for pair in group]
         return [id_ for id_, _ in flat], [place for _, place in flat]
 
-    def parts(self, tokens: Sequence[int]) -> list[range]:
-        return [range(i, i + 1) for i, token in enumerate(tokens) for _ in range(1 + (20 <= token < 30))]
-
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.where((ids >= 20) & (ids < 30), -1, ids - 10)
-
-
-def probability(sure: float) -> float:
-    """Of the token of a `row`."""
-    return math.exp(sure) / (math.exp(sure) + N - 2)
 
 
 def row(token: int, sure: float = 5.0) -> NDArray[np.float32]:
@@ -71,14 +63,3 @@ def test_what_is_spelt_with_several_is_not_compared() -> None:
     told(notes, [9, 9], [5], 2, [16], ended=False)  # behind another text
     assert len(notes.lessons([22, 15, 16], (35, 11), Shifted())) == 3
     assert notes.lessons([], (35, 11), Shifted()) == []
-
-
-def test_of_what_is_spelt_with_several_the_targets_probability_is_kept() -> None:
-    """OmniDraft, hybrid distillation loss: what a dynamic lambda is, for each of the draft's tokens of an n-gram."""
-    notes = Notes()
-    notes.draft([], 0)
-    for token in (1, 2, 5):
-        notes.step(token, row(token), np.zeros(4, np.float32))
-    notes.verdict(0, [row(22, sure=3.0), row(15), row(16)], ended=False)
-    found = notes.lessons([22, 15, 16], (35, 11), Shifted())
-    assert [lesson.sure for lesson in found] == pytest.approx([probability(3.0), probability(3.0), 1.0], abs=1e-4)

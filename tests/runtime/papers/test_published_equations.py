@@ -69,7 +69,7 @@ def test_the_limits_of_multi_token_prediction() -> None:
     assert [kept(Threshold(tau=0.8), row, 3, conf) for conf in (0.8, 0.79)] == [True, False]
 
 
-def one_place(*, direct: bool, n: int = 1, sure: float = 1.0) -> Batch:
+def one_place(*, direct: bool, n: int = 1) -> Batch:
     """Places where the draft gives the only known token 3/4 and all others 1/4; the target gives each 1/2.
 
     h = ln 3 in one dimension, the token's vector is 1, the summed exponentials of all others are 1.
@@ -84,7 +84,6 @@ def one_place(*, direct: bool, n: int = 1, sure: float = 1.0) -> Batch:
         logp_rest=half[:, 0],
         label=np.zeros(n, np.int64),
         direct=np.full(n, direct),
-        sure=np.full(n, sure, np.float32),
     )
 
 
@@ -115,20 +114,6 @@ def test_a_token_of_several_is_learned_by_a_fifth_of_its_likelihood() -> None:
     loss, gradients = adapter().loss(one_place(direct=False))
     assert loss == pytest.approx(0.057536, abs=1e-5)
     assert gradients["b"].item() == pytest.approx(-0.054931, abs=1e-5)
-
-
-def test_a_token_of_several_is_learned_as_far_as_the_target_was_sure_of_it() -> None:
-    """OmniDraft, hybrid distillation loss, a dynamic lambda: the target's verification probability for the n-gram.
-
-    The target gave it 0.6: 0.6 (-ln 3/4) = 0.6 * 0.287682 = 0.172609, by B 0.6 (3/4 - 1) ln 3 = -0.164792. Of a token
-    that stands alone nothing changes.
-    """
-    loss, gradients = adapter(ngram_weight="dynamic").loss(one_place(direct=False, sure=0.6))
-    assert loss == pytest.approx(0.172609, abs=1e-5)
-    assert gradients["b"].item() == pytest.approx(-0.164792, abs=1e-5)
-    loss, _ = adapter(ngram_weight="dynamic").loss(one_place(direct=True, sure=0.6))
-    assert loss == pytest.approx(0.130812, abs=1e-5)
-    assert adapter().loss(one_place(direct=False, sure=0.6))[0] == pytest.approx(0.057536, abs=1e-5), "0.2 is fixed"
 
 
 def test_both_parts_are_added_over_the_places() -> None:
