@@ -11,15 +11,16 @@ cross_kv   features f32 [batch, n_audio_ctx, n_state] -> per decoder layer i, K 
 K's scales carry the 1/sqrt(head_dim) of attention. `n_frames` may be shorter than the model's window: positions are cut
 to length. Rows are rounded one by one, so windows may share a batch.
 
-encoder_short computes the positions of the audio alone. Behind its audio a window is 0.0, and what the encoder makes of
-a window of zeros is the same for every recording: each layer's keys and values behind the audio are constants, taken
-from such a silent window, and positions of the audio attend to them beside their own. Neighbouring silent positions are
-merged, `GROUP_POSITIONS` at a time: their mean key and mean value, with the logarithm of their number added to the
-scores. It is an approximation, for in the whole window silence attends to the audio, too. `n_frames` are those of some
-whole groups and of one position more, which the convolutions look at and which is dropped. `features` are the
-positions of the audio and a state of silence for each group behind them; a second output, `cross_bias` f32
-[1, 1, 1, n_states], is the logarithm of the positions that each stands for, which the decoder adds to its scores; in
-float32, whose decoder adds nothing, the engine repeats each state so often instead. The graph is made of the encoder's.
+encoder_short computes the positions of the audio alone. Behind its audio a window is silent, and what the encoder makes
+of silence is the same for every recording of one loudness: each layer's keys and values behind the audio are constants,
+taken from a window that ends in silence, and positions of the audio attend to them beside their own. The last frame of
+`mel` is silence, and the whole is shifted until that is `FLOOR`, as a change of volume would. Neighbouring silent
+positions are merged, `GROUP_POSITIONS` at a time: their mean key and mean value, with the logarithm of their number
+added to the scores. It is an approximation, for in the whole window silence attends to the audio, too. `n_frames` are
+those of some whole groups and of one position more, which the convolutions look at and which is dropped. `features` are
+the positions of the audio and a state of silence for each group behind them; a second output, `log_counts` f32 [1, 1,
+1, n_states], is the logarithm of the positions that each stands for, which the decoder adds to its scores; in float32,
+whose decoder adds nothing, the engine repeats each state so often instead. The graph is made of the encoder's.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from onnx import TensorProto, helper
 
 from specedge.errors import BundleError
 from specedge.runtime.bundle.dims import GROUP_POSITIONS
-from specedge.runtime.bundle.manifest import SHORT_ENCODER_GRAPH, Dims
+from specedge.runtime.bundle.manifest import LOG_COUNTS, SHORT_ENCODER_GRAPH, Dims
 from specedge.runtime.engine.session import Canceller, Session, bind_array_input, run_outputs
 
 from .layers import (
@@ -107,7 +108,7 @@ class Silence:
 def find_silence(folder: Path, dims: Dims) -> Silence:
     """What the `encoder.onnx` in `folder` makes of silence behind speech. Raises OSError, BundleError.
 
-    Of 0.0 alone an encoder makes something else than of 0.0 behind speech, of which the states are alike whoever
+    Of silence alone an encoder makes something else than of silence behind speech, whose states are alike whoever
     spoke. So windows begin with some made-up speech, and each position is averaged over those where it is behind it.
     """
     model = onnx.load(str(folder / "encoder.onnx"), load_external_data=False)
@@ -124,7 +125,7 @@ def find_silence(folder: Path, dims: Dims) -> Silence:
         session = Session(path, Canceller(), threads=1, spin=False)
         for seed, n_frames in enumerate(SPEECH_FRAMES):
             speech = made_up_speech(dims.n_mels, min(n_frames, dims.n_frames // 2), seed)
-            mel = np.zeros((1, dims.n_mels, dims.n_frames), np.float32)
+            mel = np.full((1, dims.n_mels, dims.n_frames), FLOOR, np.float32)
             mel[0, :, : speech.shape[1]] = speech
             binding = session.binding()
             bind_array_input(binding, "mel", mel)
@@ -145,7 +146,8 @@ def find_silence(folder: Path, dims: Dims) -> Silence:
 
 SPEECH_FRAMES = (60, 200, 500)
 BEHIND_POSITIONS = 10  # behind speech, that its end reaches
-_FLOOR, _PEAK = -0.85, 1.15  # of a log-mel of recorded speech, where the loudest frame has the usual level
+FLOOR = -0.85  # of a log-mel of recorded speech, where the loudest frame has the usual level
+_PEAK = FLOOR + 2.0  # Whisper's log-mels span no more
 
 
 def made_up_speech(n_mels: int, n_frames: int, seed: int) -> NDArray[np.float32]:
@@ -158,9 +160,9 @@ def made_up_speech(n_mels: int, n_frames: int, seed: int) -> NDArray[np.float32]
     for centre, width in ((0.15, 0.05), (0.35, 0.12), (0.6, 0.1)):
         place = centre + width * np.sin(2 * np.pi * (rng.uniform(1, 3) * time_s + rng.uniform()))
         formants += np.exp(-(((bands - place) / 0.07) ** 2))
-    mel = _FLOOR + (0.5 + 1.2 * formants) * loudness * np.exp(-0.6 * bands)
+    mel = FLOOR + (0.5 + 1.2 * formants) * loudness * np.exp(-0.6 * bands)
     noise = 0.1 * rng.standard_normal((n_mels, n_frames))
-    return np.asarray(np.clip(mel + noise, _FLOOR, _PEAK), np.float32)
+    return np.asarray(np.clip(mel + noise, FLOOR, _PEAK), np.float32)
 
 
 def write_short_encoder(folder: Path, dims: Dims, out: Path, silence: Silence | None = None) -> None:
@@ -181,7 +183,10 @@ def write_short_encoder(folder: Path, dims: Dims, out: Path, silence: Silence | 
             g.borrow(tensor)
         mel = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
         behind = _SilenceBehind(g, mel, silence or find_silence(folder, dims))
+        first = g.ints(0, 0, -1), g.ints(1 << 31, 1, 1 << 31), g.ints(0, 1, 2)
+        last = g.node("Slice", [mel, *first])  # of one band: silence, as everywhere behind the audio
         layer, names = 0, {"features": "audio.features"}
+        names["mel"] = g.node("Add", [g.node("Sub", [mel, last]), g.scalar(FLOOR)])
         for node in nodes:
             for side in (node.input, node.output):
                 side[:] = [names.get(name, name) for name in side]
@@ -192,7 +197,7 @@ def write_short_encoder(folder: Path, dims: Dims, out: Path, silence: Silence | 
             g.append(node)
             if whole in node.output:
                 names[whole] = g.node("Slice", [whole, g.ints(0), behind.n_audio, g.ints(1)])
-        g.output(behind.bias, "cross_bias", FLOAT, [1, 1, 1, "n_audio_ctx"])
+        g.output(behind.bias, LOG_COUNTS, FLOAT, [1, 1, 1, "n_audio_ctx"])
         features = behind.join(names["features"], "features")
         g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
         g.save()

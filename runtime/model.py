@@ -381,7 +381,7 @@ class WhisperModel:
         accept: str = "exact",
         length_decay: tuple[float, float] | None = None,
         seed: int = 0,
-        audio_context: str | float | None = None,
+        audio_context: str | float = "auto",
         window_end: Literal["full", "pause"] | None = None,
         carry_initial_prompt: bool = False,
         draft_sources: bool = False,
@@ -511,6 +511,7 @@ class WhisperModel:
         options = TranscribeOptions(
             language_detection_segments=language_detection_segments,
             language_detection_threshold=language_detection_threshold,
+            audio_context="auto" if self.bundle.manifest.kind == SPEECH else "full",  # a speech LLM has no choice
         )
         if audio is not None:
             vad = vad_options(vad_parameters) if vad_filter else None

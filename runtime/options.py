@@ -179,14 +179,13 @@ class TranscribeOptions:
         default_text="0, all of it",
         is_usual=True,
     )
-    audio_context: str | float | None = _windows(
-        None,
-        "How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. What silence "
-        "behind speech becomes stands in for the rest: short audio takes a fraction of the time, and results are "
-        "marked as approximate.",
+    audio_context: str | float = _windows(
+        "auto",
+        "How much of a window is encoded: auto (what holds audio), full, as openai-whisper does, or at least so many "
+        "seconds. What silence behind speech becomes stands in for the rest: short audio takes a fraction of the "
+        "time, and results are marked as approximate.",
         metavar="WHAT",
         parse=audio_context,
-        default_text="full, or auto for live audio and models trained on short windows",
     )
     window_end: Literal["full", "pause"] | None = _windows(
         None,
@@ -286,10 +285,10 @@ def _is_decay(value: tuple[float, ...] | None) -> bool:
     return value is None or (len(value) == 2 and value[0] >= 0 and value[0] == int(value[0]) and _is_above(value[1], 0))
 
 
-def _is_audio_context(value: str | float | None) -> bool:
+def _is_audio_context(value: str | float) -> bool:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _is_above(value, 0)
-    return value in ("auto", "full", None)
+    return value in ("auto", "full")
 
 
 def _is_clips(values: tuple[float, ...]) -> bool:

@@ -131,7 +131,7 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
         hotwords=", ".join((*form.all("keywords"), *form.all("hotwords"))) or None,
         beam_size=int(form.number("beam_size", 1, 16) or 1),
         seed=int(form.number("seed", 0, 2**53) or 0),
-        audio_context=context if context in (None, "auto", "full") else _seconds(context),
+        audio_context=_audio_context(context) if context else TranscribeOptions.audio_context,
         word_timestamps=has_words,
         draft_sources=bool(include),
     )
@@ -149,7 +149,9 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
     )
 
 
-def _seconds(text: str) -> float:
+def _audio_context(text: str) -> str | float:
+    if text in ("auto", "full"):
+        return text
     try:
         return float(text)
     except ValueError:

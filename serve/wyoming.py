@@ -208,8 +208,7 @@ class _Handler(AsyncEventHandler):
         language = wanted.language.partition("-")[0] if wanted.language else None
         return Wanted(
             source=Path(self._audio.name),
-            # Voice commands are short: whole windows would cost several times as much.
-            options=TranscribeOptions(language=language, hotwords=", ".join(names) or None, audio_context="auto"),
+            options=TranscribeOptions(language=language, hotwords=", ".join(names) or None),
             drafter=drafter_named(drafter, **about),
             raw=self._format,
             max_duration_s=self._service.settings.max_duration_s,

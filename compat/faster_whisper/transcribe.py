@@ -439,10 +439,10 @@ class BatchedInferencePipeline(batched.BatchedInferencePipeline):
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature:
-    """That of `method` with faster-whisper's beams."""
+    """That of `method` with faster-whisper's beams and whole windows."""
     found = inspect.signature(method)
-    beams = found.parameters["beam_size"].replace(default=BEAM_SIZE)
-    return found.replace(parameters=[{"beam_size": beams}.get(p.name, p) for p in found.parameters.values()])
+    own = {"beam_size": BEAM_SIZE, "audio_context": "full"}
+    return found.replace(parameters=[p.replace(default=own.get(p.name, p.default)) for p in found.parameters.values()])
 
 
 for _kind in (WhisperModel, BatchedInferencePipeline):

@@ -253,6 +253,11 @@ class MelStream:
         return -np.inf if self._peak is None else self._peak
 
     @property
+    def floor(self) -> float:
+        """What silence is in the windows' log-mel, of audio that has been read."""
+        return (self.peak + 4) / 4 - _DYNAMIC_RANGE
+
+    @property
     def n_content_frames(self) -> int | None:
         """The frames of the whole audio, as openai-whisper counts them; None while nobody knows."""
         n_samples = self._n_read if self._is_ended else self._n_samples
@@ -393,7 +398,7 @@ class WindowMel:
 
     mel: float32 [n_mels, n_frames] as the model heard it; power: [N_FREQS, n_frames] of the same frames, None where it
     was not kept; peak: the recording's largest log10 with the model's bands, which with other bands is taken to differ
-    by as much as the loudest bands of this window do; frames from `n_content_frames` on are 0.0.
+    by as much as the loudest bands of this window do; frames from `n_content_frames` on are as the last of `mel`.
     """
 
     def __init__(
@@ -411,6 +416,6 @@ class WindowMel:
             n_content = max(self._n_content_frames, 1)
             louder = float(mel[:, :n_content].max()) - float(self._mel[:, :n_content].max())
             np.maximum(mel, np.float32((self._peak + 4) / 4 + louder - _DYNAMIC_RANGE), out=mel)
-            mel[:, self._n_content_frames :] = 0.0
+            mel[:, self._n_content_frames :] = self._mel[0, -1]
             self._made[n_mels] = mel
         return self._made[n_mels]

@@ -152,7 +152,9 @@ class _Stand:
 
     def listen(self, made: tuple[Way, Drafter], one: Recording) -> Heard:
         way, drafter = made
-        options = TranscribeOptions(language=one.language, audio_context=way.audio_context)
+        options = TranscribeOptions(language=one.language)
+        if way.audio_context is not None:
+            options = replace(options, audio_context=way.audio_context)
         before = _joules()
         heard = hear(self._engine, self._bundle, one.file, options, drafter)
         return replace(heard, joules=_joules() - before)
@@ -184,7 +186,9 @@ def bench(
     are done. Raises what a transcription does, and UsageError for a drafter that is not there, no sound, or a model
     that cannot encode short audio alone though a way asks for it."""
     if any(way.audio_context == "auto" for way in ways) and not getattr(engine, "knows_silence", False):
-        raise UsageError(f"{bundle.manifest.name}: has no encoder for short audio; export the model again")
+        raise UsageError(
+            f"{bundle.path}: lacks the encoder for short audio, which `specedge export` --add-short-audio adds"
+        )
     plain = {way.audio_context: way.name for way in reversed(ways) if way.drafter.name == PLAIN}
     agrees_with = {way.name: plain[way.audio_context] for way in ways}
     stand = _Stand(engine, bundle, ways)

@@ -61,6 +61,7 @@ ALIGN_GRAPH = "align"  # for word times
 MANY_GRAPH = "many"  # several texts or paths in a pass; without it only the best path of a draft is verified
 CTC_GRAPH = "ctc"  # the trained head of the drafter ctc
 SHORT_ENCODER_GRAPH = "encoder_short"  # for windows that end in silence; bundles written before lack it
+LOG_COUNTS = "log_counts"  # its output; in bundles of before, which took 0.0 for silence, it has another name
 PLAIN_ENCODER_GRAPH = "encoder_plain"  # for execution providers other than the CPU's (export/plain_encoder.py)
 # Of the decoder, for drafts (export/derived_graphs.py): one that learns, one of common tokens, and rows of vocabularies
 LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH = "learn", "shortlist", "vectors"

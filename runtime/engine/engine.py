@@ -32,7 +32,15 @@ from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
 from ..bundle.dims import GROUP_POSITIONS
-from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, MANY_GRAPH, SHORT_ENCODER_GRAPH, WHISPER, require_align
+from ..bundle.manifest import (
+    ALIGN_GRAPH,
+    GRAPH_NAMES,
+    LOG_COUNTS,
+    MANY_GRAPH,
+    SHORT_ENCODER_GRAPH,
+    WHISPER,
+    require_align,
+)
 from ..device import most_threads, threads_allowed
 from ..options import CPU
 from . import packed
@@ -214,14 +222,16 @@ class Engine:
     @property
     def knows_silence(self) -> bool:
         """Whether `encode` takes windows that end in silence by their audio alone."""
-        return SHORT_ENCODER_GRAPH in self.bundle.manifest.graphs and self._provider is None
+        graph = self.bundle.manifest.graphs.get(SHORT_ENCODER_GRAPH)
+        names = () if graph is None else [tensor.name for tensor in graph.outputs]
+        return LOG_COUNTS in names and self._provider is None
 
     def encode(self, mel: NDArray[np.float32], *, ends_in_silence: bool = False) -> Features:
         """Encode one window: mel float32 `[n_mels, n_frames]`, `n_frames` at most the bundle's window.
 
-        ends_in_silence: of a whole window that is 0.0 behind `n_frames`, where the engine `knows_silence`; an
-        approximation (export/encoder_graph.py). `n_frames` are those of whole groups of `GROUP_POSITIONS` and two
-        more. Raises UsageError for another shape, Interrupted, ResourceError.
+        ends_in_silence: of a whole window that is silent from before its last frame here on, where the engine
+        `knows_silence`; an approximation (export/encoder_graph.py). `n_frames` are those of whole groups of
+        `GROUP_POSITIONS` and two more. Raises UsageError for another shape, Interrupted, ResourceError.
         """
         return self.encode_all([mel], ends_in_silence=ends_in_silence)[0]
 
@@ -293,7 +303,7 @@ class Engine:
         n_states = n_groups * GROUP_POSITIONS - (-self.dims.n_audio_ctx // GROUP_POSITIONS) - n_groups
         bias = np.empty((1, 1, 1, n_states), np.float32)
         session, n_state = self._session(SHORT_ENCODER_GRAPH), self.dims.n_audio_state
-        hidden = encoder_output(session, windows, n_state, n_states, {BIAS: bias})
+        hidden = encoder_output(session, windows, n_state, n_states, {LOG_COUNTS: bias})
         if self._has_bias:
             found = self._features(hidden, bias)
         else:  # then a state stands where its positions were

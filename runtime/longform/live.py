@@ -131,9 +131,7 @@ class LiveTranscriber:
             raise UsageError("clip_timestamps: live audio has no clips; leave them out")
         self._engine, self._bundle, self._drafter = engine, bundle, drafter
         self._owned = drafter if owns_drafter else None
-        # A few seconds at a time: of each step, whole windows would cost several times as much.
-        context = "auto" if options.audio_context is None else options.audio_context
-        self._options = replace(options, condition_on_previous_text=False, audio_context=context)
+        self._options = replace(options, condition_on_previous_text=False)
         self._n_step = round(step_s * SAMPLE_RATE_HZ)
         # `_held` samples, from the audio's sample `_origin` on.
         self._samples = np.zeros(self._n_window, np.float32)

@@ -55,6 +55,7 @@ from .prompts import Prompts, SpeechPrompts
 from .segments import DraftedSegment, Segment
 from .times import settle
 from .windows import (
+    LEAST_REST_FRAMES,
     AudioContext,
     Cut,
     Piece,
@@ -63,6 +64,7 @@ from .windows import (
     cut_window,
     frames_to_s,
     s_to_frames,
+    silent_behind,
     spans_of_clips,
 )
 from .words import Outcome, Window, follow_words
@@ -353,7 +355,7 @@ class Transcription(Iterator[Segment]):
         mel, n_content_frames = self._peeked
         if n_content_frames <= 0 or self._is_silent:
             return None
-        return self.audio_context.sound(mel, n_content_frames)
+        return self.audio_context.sound(mel, n_content_frames, self._mels.floor)
 
     def give(self, features: Features) -> None:
         """Take the features of the window of `peek`, which is then not encoded again."""
@@ -441,6 +443,7 @@ class Transcription(Iterator[Segment]):
                     self._notice_change(features, seek)
                 power = mels.last_power  # only where the drafter listens
                 ends_in_silence = getattr(features, "ends_in_silence", False)
+                heard = silent_behind(mel, n_content_frames, mels.floor) if ends_in_silence else mel
                 encoded = _EncodedWindow(
                     seek=seek,
                     n_content_frames=n_content_frames,
@@ -449,7 +452,7 @@ class Transcription(Iterator[Segment]):
                     else self.audio_context.n_frames(n_content_frames),
                     features=features,
                     language=self._language_of(features) if is_detected else self.language,
-                    mel=None if power is None else WindowMel(mel, power, mels.peak, n_content_frames),
+                    mel=None if power is None else WindowMel(heard, power, mels.peak, n_content_frames),
                     whole=mel if ends_in_silence else None,
                 )
                 segments, seek = yield from self._window(encoded, is_first=seek == self._spans[0][0])
@@ -481,6 +484,8 @@ class Transcription(Iterator[Segment]):
             time_offset_s=frames_to_s(encoded.seek),
             keeps_start=self._keeps_start,
         )
+        if encoded.whole is not None and encoded.n_content_frames - cut.n_advance < LEAST_REST_FRAMES:
+            cut = replace(cut, n_advance=encoded.n_content_frames, ends_with_single=True)
         outcome = self._follow(encoded, cut)
         self._last_speech_s = outcome.last_speech_s
         n_begun = len(self._prompts.begun) if is_first else 0
@@ -674,7 +679,7 @@ class Transcription(Iterator[Segment]):
         return detect_language(self._engine, features, special.sot, dict(special.languages))
 
     def _encode(self, mel: NDArray[np.float32], n_content_frames: int) -> Any:
-        return self._encode_sound(self.audio_context.sound(mel, n_content_frames))
+        return self._encode_sound(self.audio_context.sound(mel, n_content_frames, self._mels.floor))
 
     def _encode_sound(self, sound: Sound) -> Any:
         started = time.perf_counter()

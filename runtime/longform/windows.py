@@ -10,9 +10,10 @@ all bands, averaged over 130 ms, stays near the window's noise floor (audio/vad.
 that were trained with short windows and late starts.
 
 Audio context (`AudioContext`, `--audio-context`): Whisper pads each window to its whole length, and the encoder costs
-as much for a second of speech as for thirty. So it gets the audio and a margin, and what the encoder makes of a silent
-window stands in for the rest (export/encoder_graph.py). That is an approximation, and results say so; a window whose
-text fails its tests is encoded again in full before any temperature rises. Content is never cut. Models that were
+as much for a second of speech as for thirty. So it gets the audio and a margin, and what the encoder makes of silence
+stands in for the rest (export/encoder_graph.py): silence as the model was trained with, where openai-whisper has zeros,
+which are louder. That is an approximation, and results say so; a window whose text fails its tests is encoded again in
+full before any temperature rises. Content is never cut. Models that were
 trained with short windows need no silence: their log-mel ends a margin behind the content, because a model that hears
 speech end with its input sets the last time wrongly or goes on, and on a grid, so that few shapes occur
 (docs/experiments). Drafters change no text.
@@ -199,6 +200,7 @@ def _runs(marks: NDArray[np.bool_]) -> list[Pause]:
 MIN_FRAMES = 50  # half a second, to which Qwen3-ASR's own code fills shorter audio
 MARGIN_FRAMES = 50
 MARGIN_BEFORE_SILENCE_FRAMES = 100
+LEAST_REST_FRAMES = 50  # behind the last pair of timestamps before silence: over less a model only repeats itself
 GRID_FRAMES = 64  # 32 positions of the encoder, of which its kernels take that many at a time
 GROUP_FRAMES = FRAMES_PER_POSITION * GROUP_POSITIONS
 
@@ -209,6 +211,13 @@ class Sound:
 
     mel: NDArray[np.float32]
     ends_in_silence: bool = False
+
+
+def silent_behind(mel: NDArray[np.float32], n_content_frames: int, floor: float) -> NDArray[np.float32]:
+    """A copy of a log-mel [n_mels, n_frames] that is `floor`, as silence is, from `n_content_frames` on."""
+    mel = mel.copy()
+    mel[:, n_content_frames:] = floor
+    return mel
 
 
 class AudioContext:
@@ -250,14 +259,18 @@ class AudioContext:
         """Whether every window is encoded whole."""
         return self.asked == "full" or not (self._cuts or self.knows_silence or self._hears_all)
 
-    def sound(self, mel: NDArray[np.float32], n_content_frames: int) -> Sound:
-        """Return what to encode of a window's log-mel, float32 [n_mels, n_frames], and count it."""
+    def sound(self, mel: NDArray[np.float32], n_content_frames: int, floor: float = 0.0) -> Sound:
+        """Return what to encode of a window's log-mel, float32 [n_mels, n_frames], and count it.
+
+        floor: what silence is in it.
+        """
         n_frames = self.n_frames(n_content_frames)
         ends_in_silence = self.knows_silence and n_frames < self._n_window
         self.n_heard += n_frames
         self.n_whole += self._n_window
         self.is_approximate |= ends_in_silence
         part = mel if n_frames == mel.shape[1] else np.ascontiguousarray(mel[:, :n_frames])
+        part = silent_behind(part, n_content_frames, floor) if ends_in_silence else part
         return Sound(mel=part, ends_in_silence=ends_in_silence)
 
     def n_frames(self, n_content_frames: int) -> int:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 from specedge.export.bundling import without_graph
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.encoder_graph import Silence, build_encoder, made_up_speech, write_short_encoder
+from specedge.export.encoder_graph import FLOOR, Silence, build_encoder, made_up_speech, write_short_encoder
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.export.selfcheck import relative_error
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.dims import GROUP_POSITIONS
-from specedge.runtime.bundle.manifest import SHORT_ENCODER_GRAPH
+from specedge.runtime.bundle.manifest import LOG_COUNTS, SHORT_ENCODER_GRAPH
 from specedge.runtime.cli import main
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.many import BIAS
@@ -43,13 +43,13 @@ def test_merged_silence_is_silence_position_by_position(tmp_path: Path) -> None:
     session = Session(tmp_path / "encoder_short.onnx", Canceller(), threads=1, spin=False)
     binding = session.binding()
     bind_array_input(binding, "mel", windows := np.stack([mel, mel]))
-    features, bias = run_outputs(session, binding, ["features", BIAS])
+    features, bias = run_outputs(session, binding, ["features", LOG_COUNTS])
     del windows
 
     silence = {name: torch.from_numpy(table).repeat_interleave(GROUP_POSITIONS, 0) for name, table in tables.items()}
-    encoder = transformers_model().model.encoder
+    encoder, heard = transformers_model().model.encoder, torch.from_numpy(mel - mel[0, -1] + FLOOR)
     with torch.no_grad():
-        x = torch.nn.functional.gelu(encoder.conv1(torch.from_numpy(mel)[None]))
+        x = torch.nn.functional.gelu(encoder.conv1(heard[None]))
         x = torch.nn.functional.gelu(encoder.conv2(x))[0].T[:N_AUDIO] + encoder.embed_positions.weight[:N_AUDIO]
         for i, layer in enumerate(encoder.layers):
             attention, y = layer.self_attn, layer.self_attn_layer_norm(x)
@@ -70,9 +70,11 @@ def test_merged_silence_is_silence_position_by_position(tmp_path: Path) -> None:
 def short_and_whole(precision: str, variant: str = "plain") -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
     made = engine(precision, variant)
     dims = made.dims
-    mel = np.zeros((dims.n_mels, dims.n_frames), np.float32)
+    mel = np.full((dims.n_mels, dims.n_frames), FLOOR, np.float32)
     mel[:, :70] = made_up_speech(dims.n_mels, 70, seed=9)
     short = made.encode(mel[:, : 2 * N_AUDIO + 2], ends_in_silence=True)
+    louder = made.encode(mel[:, : 2 * N_AUDIO + 2] + 0.5, ends_in_silence=True)
+    assert relative_error(louder.hidden, short.hidden) < 1e-2  # as loud as its silence says
     n_states = short.cross[BIAS].size if BIAS in short.cross else dims.n_audio_ctx
     assert short.ends_in_silence and len(short.hidden) == n_states
     return short.hidden, made.encode(mel).hidden, n_states
@@ -85,7 +87,7 @@ def short_and_whole(precision: str, variant: str = "plain") -> tuple[NDArray[np.
 def test_silence_is_nearer_to_the_whole_window_than_a_cut(precision: str, variant: str, n_states: int) -> None:
     short, whole, n_found = short_and_whole(precision, variant)
     made = engine(precision, variant)
-    mel = np.zeros((made.dims.n_mels, 2 * N_AUDIO), np.float32)
+    mel = np.full((made.dims.n_mels, 2 * N_AUDIO), FLOOR, np.float32)
     mel[:, :70] = made_up_speech(made.dims.n_mels, 70, seed=9)
     cut = made.encode(mel).hidden
     assert n_found == n_states

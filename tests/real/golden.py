@@ -45,7 +45,7 @@ def texts(bundle: Path, files: Mapping[str, Path], drafter: str = "none") -> dic
     model = WhisperModel(bundle)
     found = {}
     for name, path in files.items():
-        segments, _ = model.transcribe(str(path), language="en", drafter=drafter)
+        segments, _ = model.transcribe(str(path), language="en", drafter=drafter, audio_context="full")
         found[name] = "".join(segment.text for segment in segments).strip()
     return found
 

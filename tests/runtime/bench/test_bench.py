@@ -202,7 +202,7 @@ def test_another_text_ends_with_code_1(
         (["-"], "read several times"),
         (["--drafters", "oracle"], "--drafters oracle: expected some of none, "),
         (["--drafters", "ctc"], "--drafters ctc: micro <1> has none, ngram, auto; "),
-        (["--audio-context"], "has no encoder for short audio"),
+        (["--audio-context"], "lacks the encoder for short audio"),
         (
             ["--drafters", "ngram", "--draft-model", "tiny"],
             "--draft-model has no effect without draft or auto",

@@ -101,7 +101,8 @@ def test_what_cannot_be_is_refused(asked: Any) -> None:
 )
 def test_silence_stands_in_for_whole_groups(asked: str | float | None, n_content: int, n_frames: int) -> None:
     made, mel = context(asked, short_windows=False, knows_silence=True), np.zeros((80, 1000), np.float32)
-    sound = made.sound(mel, n_content)
+    sound = made.sound(mel, n_content, -0.7)
+    assert not mel.any() and (sound.mel[:, n_content:] == np.float32(-0.7 if sound.ends_in_silence else 0)).all()
     assert sound.mel.shape[1] == n_frames and sound.ends_in_silence is (n_frames < 1000)
     assert made.is_approximate is sound.ends_in_silence and (sound.ends_in_silence or sound.mel is mel)
 
@@ -216,6 +217,15 @@ def test_a_text_that_fails_is_decoded_again_over_the_whole_window(failed: Script
     assert engine.silent[:2] == [True, False] and [mel.shape[1] for mel in engine.mels[:2]] == [402, 1000]
     assert [segment.text for segment in segments][:1] == [" the pump"] and segments[0].temperature == 0.0
     assert result.audio_context.n_again == 1 and result.speculation.passes > 8
+
+
+@pytest.mark.parametrize(("end_s", "n_windows"), [(2.4, 2), (2.6, 1)])
+def test_less_than_half_a_second_behind_a_text_before_silence_is_not_heard_again(end_s: float, n_windows: int) -> None:
+    end = SPECIAL.timestamp_begin + round(end_s / 0.02)
+    engine = SilentEngine(SPECIAL, Script(tokens=[*PUMP[:3], end, end]), Script(tokens=PUMP))
+    made = TranscribeOptions(language="en", audio_context="auto")
+    assert list(transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made))
+    assert len(engine.mels) == n_windows
 
 
 def test_a_text_that_passes_is_decoded_once() -> None:

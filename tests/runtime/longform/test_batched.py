@@ -181,7 +181,11 @@ def test_the_number_of_pieces_at_once_changes_no_text(
         patch.setattr(engine, "encode_all", count)
         patch.setattr(engine, "encode", lambda mel: original([mel])[0])  # of a language's window: not counted
         found = [
-            list(pipeline.transcribe(SOUND, **{"language": "en", "batch_size": size, **options})[0])
+            list(
+                pipeline.transcribe(
+                    SOUND, **{"language": "en", "batch_size": size, "audio_context": "full", **options}
+                )[0]
+            )
             for size in (1, 2, 8)
         ]
     assert found[0] == found[1] == found[2] and len(found[0]) >= 3
