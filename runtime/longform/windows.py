@@ -226,9 +226,10 @@ class AudioContext:
     asked: as in TranscribeOptions. "auto" encodes as much as there is audio, a number of seconds at least that much,
     "full" the whole window; None is "auto" for models that were trained with short windows, else "full". Those models
     get their windows cut, to no fewer positions than they were trained with (`Manifest.least_positions`); for others
-    silence stands in for the rest (`Engine.knows_silence`), and where it cannot, windows are whole. lengths: the only
-    ones in frames that the encoder takes, rising, where it does not take all. A speech LLM whose encoder works on
-    chunks hears all there is and nothing else. Raises UsageError for it where another length is asked for.
+    silence stands in for the rest (`Engine.knows_silence`), up to two thirds of a window: above, little is saved, and
+    predicted times may fall on whole seconds. Where it cannot, windows are whole. lengths: the only ones in frames
+    that the encoder takes, rising, where it does not take all. A speech LLM whose encoder works on chunks hears all
+    there is and nothing else. Raises UsageError for it where another length is asked for.
 
     knows_silence: whether silence stands in for the rest; n_again: windows whose text failed its tests, so that they
     were encoded again in full.
@@ -285,7 +286,7 @@ class AudioContext:
             n_wanted = max(n_wanted, s_to_frames(self.asked))
         if self.knows_silence:  # whole groups, and a position that the convolutions look at
             n_frames = -(-n_wanted // GROUP_FRAMES) * GROUP_FRAMES + FRAMES_PER_POSITION
-            return n_frames if n_frames < self._n_window else self._n_window
+            return n_frames if 3 * n_frames < 2 * self._n_window else self._n_window
         n_frames = min(-(-n_wanted // GRID_FRAMES) * GRID_FRAMES, self._n_window)
         return next((length for length in self._lengths if length >= n_frames), n_frames)
 
