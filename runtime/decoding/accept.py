@@ -8,6 +8,7 @@ drafts of its position, best first. A draft that Whisper's rules forbid is never
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class Candidate:
     drawn: Drawn | Classed | None = None
 
 
-class AcceptanceRule:
+class AcceptanceRule(ABC):
     """A rule, by its `name`; lossless: whether the text is that of plain decoding, whatever the drafts are.
 
     tau: how sure a head must be for a beam to believe it unasked; None: beams verify every draft.
@@ -47,9 +48,9 @@ class AcceptanceRule:
     lossless: bool
     tau: float | None = None
 
+    @abstractmethod
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
         """Return the position's token, by the row f32[n_vocab]; the candidate with that token is accepted."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
