@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 
 from specedge.runtime.audio.audio import RawFormat
 from specedge.runtime.longform.segments import Segment
-from specedge.runtime.options import FALLBACK_TEMPERATURES, TranscribeOptions, drafter_named
+from specedge.runtime.options import FALLBACK_TEMPERATURES, TranscribeOptions, audio_context, drafter_named
 from specedge.runtime.output.formats import STREAMED, SubtitleOptions
 
 from . import shapes
@@ -131,7 +131,7 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
         hotwords=", ".join((*form.all("keywords"), *form.all("hotwords"))) or None,
         beam_size=int(form.number("beam_size", 1, 16) or 1),
         seed=int(form.number("seed", 0, 2**53) or 0),
-        audio_context=_audio_context(context) if context else TranscribeOptions.audio_context,
+        audio_context=audio_context(context) if context else TranscribeOptions.audio_context,
         word_timestamps=has_words,
         draft_sources=bool(include),
     )
@@ -147,15 +147,6 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
         vad=vad,
         ignored=form.left(),
     )
-
-
-def _audio_context(text: str) -> str | float:
-    if text in ("auto", "full"):
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise invalid("audio_context", text, "auto, full or seconds") from None
 
 
 async def transcriptions(request: Request) -> Response:
