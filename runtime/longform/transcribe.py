@@ -441,9 +441,11 @@ class Transcription(Iterator[Segment]):
                     features, self._given = self._given, None
                 if self._notices_change and seek > start and n_content_frames >= _HEARD_FRAMES:
                     self._notice_change(features, seek)
-                power = mels.last_power  # only where the drafter listens
                 ends_in_silence = getattr(features, "ends_in_silence", False)
-                heard = silent_behind(mel, n_content_frames, mels.floor) if ends_in_silence else mel
+                power, heard = mels.last_power, None  # only where the drafter listens
+                if power is not None:
+                    silent = silent_behind(mel, n_content_frames, mels.floor) if ends_in_silence else mel
+                    heard = WindowMel(silent, power, mels.peak, n_content_frames)
                 encoded = _EncodedWindow(
                     seek=seek,
                     n_content_frames=n_content_frames,
@@ -452,7 +454,7 @@ class Transcription(Iterator[Segment]):
                     else self.audio_context.n_frames(n_content_frames),
                     features=features,
                     language=self._language_of(features) if is_detected else self.language,
-                    mel=None if power is None else WindowMel(heard, power, mels.peak, n_content_frames),
+                    mel=heard,
                     whole=mel if ends_in_silence else None,
                 )
                 segments, seek = yield from self._window(encoded, is_first=seek == self._spans[0][0])

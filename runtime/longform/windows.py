@@ -13,10 +13,9 @@ Audio context (`AudioContext`, `--audio-context`): Whisper pads each window to i
 as much for a second of speech as for thirty. So it gets the audio and a margin, and what the encoder makes of silence
 stands in for the rest (export/encoder_graph.py): silence as the model was trained with, where openai-whisper has zeros,
 which are louder. That is an approximation, and results say so; a window whose text fails its tests is encoded again in
-full before any temperature rises. Content is never cut. Models that were
-trained with short windows need no silence: their log-mel ends a margin behind the content, because a model that hears
-speech end with its input sets the last time wrongly or goes on, and on a grid, so that few shapes occur
-(docs/experiments). Drafters change no text.
+full before any temperature rises. Content is never cut. Models that were trained with short windows need no silence:
+their log-mel ends a margin behind the content, because a model that hears speech end with its input sets the last time
+wrongly or goes on, and on a grid, so that few shapes occur (docs/experiments). Drafters change no text.
 """
 
 from __future__ import annotations
@@ -270,9 +269,9 @@ class AudioContext:
         self.n_heard += n_frames
         self.n_whole += self._n_window
         self.is_approximate |= ends_in_silence
-        part = mel if n_frames == mel.shape[1] else np.ascontiguousarray(mel[:, :n_frames])
-        part = silent_behind(part, n_content_frames, floor) if ends_in_silence else part
-        return Sound(mel=part, ends_in_silence=ends_in_silence)
+        if ends_in_silence:
+            return Sound(mel=silent_behind(mel[:, :n_frames], n_content_frames, floor), ends_in_silence=True)
+        return Sound(mel=mel if n_frames == mel.shape[1] else np.ascontiguousarray(mel[:, :n_frames]))
 
     def n_frames(self, n_content_frames: int) -> int:
         """Return the frames to encode of a window whose first `n_content_frames` hold audio."""
