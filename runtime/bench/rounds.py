@@ -61,8 +61,7 @@ class Heard:
 class Rounds:
     """What was heard of each recording by the way's name, in the warm-up and in each timed round (without segments).
 
-    different: recordings, of all rounds, in which a way's segments were not those of the way it has to agree with;
-    same: texts of the warm-up that were the first way's.
+    different: recordings, of all rounds, in which a way's segments were not those of the way it has to agree with.
     """
 
     warm: Mapping[str, Sequence[Heard]]

@@ -54,8 +54,7 @@ _STRONGEST = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterOptions:
-    """rank: of the factors; rate: Adam's step; ngram_weight: the paper's lambda; average: of the running
-    mean."""
+    """rank: of the factors; rate: Adam's step; ngram_weight: the paper's lambda; average: of the running mean."""
 
     rank: int = 32
     rate: float = 2e-3
