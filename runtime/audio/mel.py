@@ -241,7 +241,7 @@ class MelStream:
         self._is_ended = False
         self.keeps_power = False  # set it to have the spectrum of the window read last in `last_power`
         self.last_power: NDArray[np.float32] | None = None
-        self.is_silent = False  # the window read last: no hop of it is above -90 dB of full scale
+        self.sound = (0, 0)  # the window read last: first frame above -90 dB of full scale and the one behind the last
         self._peak: float | None = None
         self._is_peak_final = False
         self._n_read = 0
@@ -301,7 +301,7 @@ class MelStream:
         first = max(left, 0) - self._origin
         n_here = min(max(0, self._held - first), len(padded) - n_missing)
         padded[n_missing : n_missing + n_here] = self._buffer[first : first + n_here]
-        self.is_silent = not _has_energy(padded[n_missing : n_missing + n_here])
+        self.sound = _find_sound(padded[_HALF : n_missing + n_here])
         _reflect_start(padded, n_missing)
         n_content_frames = min(self.n_frames, max(0, self._origin + self._held - start) // HOP_SAMPLES)
         return _power(padded, self.n_frames, n_missing + n_here), n_content_frames
@@ -365,10 +365,11 @@ class MelStream:
         return block
 
 
-def _has_energy(samples: NDArray[np.float32]) -> bool:
+def _find_sound(samples: NDArray[np.float32]) -> tuple[int, int]:
+    """First hop with energy and the one behind the last, (0, 0) if none has any."""
     hops = samples[: len(samples) - len(samples) % HOP_SAMPLES].reshape(-1, HOP_SAMPLES)
-    powers = np.square(hops).mean(axis=1)
-    return bool(powers.max(initial=0.0) > _SILENCE_POWER)
+    loud = np.flatnonzero(np.square(hops).mean(axis=1) > _SILENCE_POWER)
+    return (int(loud[0]), int(loud[-1]) + 1) if len(loud) else (0, 0)
 
 
 def _reflect_start(padded: NDArray[np.float32], edge: int) -> None:

@@ -1,11 +1,11 @@
 """Transcribe long audio window by window, with the semantics of openai-whisper (`whisper/transcribe.py`).
 
 A window with complete segments is followed from the last timestamp (with timed words: from the last word), any other
-window from its end. A window that is silent by the no-speech test gives no segments; one without any energy is not
-decoded at all. A text that fails its tests is
+window from its end. A window that is silent by the no-speech test gives no segments. A text that fails its tests is
 decoded again at the next temperature. The text so far is the prompt of the next window. Times and seeks refer to the
 original audio. Differences from openai-whisper:
 
+* digital silence of more than a second is left out at both ends of a window (`around_sound`);
 * a segment without text or duration is left out instead of kept with empty text, so ids count the others;
 * hotwords, prefix, language detection over several windows and a language for each window (`multilingual`) are
   faster-whisper's;
@@ -60,6 +60,7 @@ from .windows import (
     Cut,
     Piece,
     Sound,
+    around_sound,
     cut_at_pause,
     cut_window,
     frames_to_s,
@@ -248,6 +249,15 @@ def language_given(special: TokenLayout, options: TranscribeOptions) -> str | No
 
 
 @dataclass(frozen=True, kw_only=True)
+class _ReadWindow:
+    """A window: its first frame, its log-mel float32 [n_mels, n_frames], and how many of its frames hold audio."""
+
+    seek: int
+    mel: NDArray[np.float32]
+    n_content_frames: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class _EncodedWindow:
     """An encoded window: its place, the features of its first `n_frames`, and the language it is decoded in.
 
@@ -321,9 +331,9 @@ class Transcription(Iterator[Segment]):
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
         self._mels.keeps_power = self._guard.listens
-        self._peeked: tuple[NDArray[np.float32], int] | None = None
+        self._peeked: _ReadWindow | None = None
         self._given: Any = None
-        self._is_silent = False  # the window read last, whatever the model would say
+        self._is_begun = False  # whether a window was decoded
         self._steps = self._run()
         self._segments = self._by_itself()
         self._is_stopped, self._encodes_in = False, 0
@@ -350,12 +360,10 @@ class Transcription(Iterator[Segment]):
 
         A caller that encodes windows of several texts together (`Engine.encode_all`) passes the features to `give`.
         """
-        start, end = self._spans[0]
-        self._peeked = self._read(start, end)
-        mel, n_content_frames = self._peeked
-        if n_content_frames <= 0 or self._is_silent:
+        self._peeked = window = self._read(*self._spans[0])
+        if window.n_content_frames <= 0:
             return None
-        return self.audio_context.sound(mel, n_content_frames, self._mels.floor)
+        return self.audio_context.sound(window.mel, window.n_content_frames, self._mels.floor)
 
     def give(self, features: Features) -> None:
         """Take the features of the window of `peek`, which is then not encoded again."""
@@ -419,20 +427,10 @@ class Transcription(Iterator[Segment]):
             seek: int | None = start
             self._span_start = start
             while seek is not None and (end is None or seek < end):
-                if self._peeked is None:
-                    mel, n_content_frames = self._read(seek, end)
-                else:
-                    (mel, n_content_frames), self._peeked = self._peeked, None
-                n_known = mels.n_content_frames
-                self.duration_s = max(
-                    self.duration_s, frames_to_s(seek + n_content_frames if n_known is None else n_known)
-                )
+                window, self._peeked = self._peeked or self._read(seek, end), None
+                seek, mel, n_content_frames = window.seek, window.mel, window.n_content_frames
                 if n_content_frames <= 0:
                     break
-                if self._is_silent:
-                    seek, self._given = seek + n_content_frames, None
-                    self._report_progress(seek)
-                    continue
                 # Asked already, if its features are given: then this window has no language.
                 is_detected = self._detects and (self._options.multilingual or not (self.language or self._given))
                 if self._given is None:
@@ -457,7 +455,8 @@ class Transcription(Iterator[Segment]):
                     mel=heard,
                     whole=mel if ends_in_silence else None,
                 )
-                segments, seek = yield from self._window(encoded, is_first=seek == self._spans[0][0])
+                is_first, self._is_begun = not self._is_begun, True
+                segments, seek = yield from self._window(encoded, is_first=is_first)
                 yield from segments
                 self._report_progress(seek)
 
@@ -465,12 +464,24 @@ class Transcription(Iterator[Segment]):
         if self._on_progress is not None:
             self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
 
-    def _read(self, seek: int, end: int | None) -> tuple[NDArray[np.float32], int]:
-        """Return the log-mel from `seek` on, and how many of its frames hold audio of this window."""
-        mel, n_content_frames = self._mels.window(seek, None if end is None else end - seek)
-        self._is_silent = self._mels.is_silent
-        is_cut = self._cuts and (seek > self._span_start or n_content_frames == mel.shape[1])
-        return cut_at_pause(mel, n_content_frames) if is_cut else (mel, n_content_frames)
+    def _read(self, seek: int, end: int | None) -> _ReadWindow:
+        """Return the first window from `seek` on that holds sound: half a second before it at most, and behind it."""
+        while True:
+            self._refuse_if_stopped()
+            mel, n_content_frames = self._mels.window(seek, None if end is None else end - seek)
+            n_known = self._mels.n_content_frames
+            self.duration_s = max(self.duration_s, frames_to_s(seek + n_content_frames if n_known is None else n_known))
+            n_skipped, n_kept = around_sound(self._mels.sound, n_content_frames)
+            if n_skipped == 0:
+                break
+            seek += n_skipped
+            self._report_progress(seek)
+        if n_kept < n_content_frames:
+            n_content_frames = n_kept
+            mel[:, n_content_frames:] = 0.0
+        if self._cuts and (seek > self._span_start or n_content_frames == mel.shape[1]):
+            mel, n_content_frames = cut_at_pause(mel, n_content_frames)
+        return _ReadWindow(seek=seek, mel=mel, n_content_frames=n_content_frames)
 
     def _window(self, encoded: _EncodedWindow, *, is_first: bool) -> Decoding[tuple[list[Segment], int | None]]:
         """Decode one window. Returns its segments and the frame of the next one, None at the end of the audio."""
@@ -637,14 +648,19 @@ class Transcription(Iterator[Segment]):
 
         def windows() -> Iterator[dict[str, float]]:
             for i in range(n_windows):
-                mel, n = self._read(0, end) if is_cut else self._mels.open_window(i * n_frames, keep_from=0)
+                window = self._read(0, end) if is_cut else None
+                if window is None:
+                    mel, n = self._mels.open_window(i * n_frames, keep_from=0)
+                else:
+                    mel, n = window.mel, window.n_content_frames
                 if n <= 0:
                     return
                 # Without `is_cut` silence follows, and no 0.0.
                 is_whole = self.audio_context.knows_silence and not (is_cut or self.audio_context.is_full)
                 features = self._encode_sound(Sound(mel=mel)) if is_whole else self._encode(mel, n)
-                if is_cut or (is_decoded and i == 0 and n == n_frames and not self._cuts):
-                    self._given, self._peeked = features, (mel, n) if is_cut else None
+                is_same = is_decoded and i == 0 and n == n_frames and not self._cuts
+                if window or (is_same and around_sound(self._mels.sound, n) == (0, n)):
+                    self._given, self._peeked = features, window
                 yield self._languages_of(features)
 
         each = windows()

@@ -196,6 +196,23 @@ def _runs(marks: NDArray[np.bool_]) -> list[Pause]:
     return [(int(first), int(end)) for first, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
+_MOST_SILENCE_FRAMES, _KEPT_SILENCE_FRAMES = 100, 50
+
+
+def around_sound(sound: tuple[int, int], n_content_frames: int) -> tuple[int, int]:
+    """Return the first frame to keep of a window, and the one behind the last, where digital silence leads or ends it.
+
+    sound: first frame with energy and the one behind the last, as `MelStream.sound`; both ends are `n_content_frames`
+    without any. Models write sentences over such silence, and write what was said before and after it twice or not.
+    """
+    first, last = (min(edge, n_content_frames) for edge in sound)
+    if first == last:
+        return n_content_frames, n_content_frames
+    start = first - _KEPT_SILENCE_FRAMES if first > _MOST_SILENCE_FRAMES else 0
+    is_long = n_content_frames - last > _MOST_SILENCE_FRAMES
+    return start, last + _KEPT_SILENCE_FRAMES if is_long else n_content_frames
+
+
 MIN_FRAMES = 50  # half a second, to which Qwen3-ASR's own code fills shorter audio
 MARGIN_FRAMES = 50
 MARGIN_BEFORE_SILENCE_FRAMES = 100

@@ -327,4 +327,18 @@ def test_a_window_without_energy_is_silence_whatever_the_model_says(level_db: fl
     result = transcribe(engine, bundle(SPECIAL), audio, TranscribeOptions(language="en"), on_progress=done.append)
     segments = list(result)
     assert segments and all(60.0 <= segment.start < 61.0 for segment in segments), segments
-    assert len(engine.mels) == len(done) - 3 and done == sorted(done) and result.duration_s == 91.0
+    assert len(engine.mels) == 1 and done == sorted(done) and done[-1] == result.duration_s == 91.0
+
+
+def test_windows_begin_where_sound_follows_digital_silence() -> None:
+    """Issue 56: sentences at 20 s and 163 s in digital silence were lost, doubled, and began 24 s too early."""
+    rng = np.random.default_rng(0)
+    audio = np.zeros(300 * 16_000, np.float32)
+    for start_s in (20, 163):
+        audio[start_s * 16_000 : (start_s + 5) * 16_000] = rng.normal(0, 0.1, 5 * 16_000)
+    engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
+    result = transcribe(engine, bundle(SPECIAL), open_audio(audio), TranscribeOptions(language="en"))
+    seeks = [segment.seek for segment in result]
+    assert len(engine.mels) == 2 and set(seeks) == {1950, 16250}
+    # Half a second of silence stays at both ends.
+    assert all((mel != 0.0).any(axis=0).nonzero()[0].max() < 605 for mel in engine.mels)

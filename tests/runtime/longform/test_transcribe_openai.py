@@ -151,7 +151,7 @@ def our_segments(
 
     class Mels:
         n_content_frames = n_frames
-        last_power, is_silent, floor = None, False, -1.0
+        last_power, sound, floor = None, (0, 3000), -1.0
 
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
