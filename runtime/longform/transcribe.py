@@ -648,12 +648,13 @@ class Transcription(Iterator[Segment]):
 
         def windows() -> Iterator[dict[str, float]]:
             for i in range(n_windows):
-                window = self._read(0, end) if is_cut else None
+                window = (self._peeked or self._read(0, end)) if is_cut else None
                 if window is None:
                     mel, n = self._mels.open_window(i * n_frames, keep_from=0)
                 else:
                     mel, n = window.mel, window.n_content_frames
                 if n <= 0:
+                    self._peeked = window  # silence was read to its end, which no stream gives twice
                     return
                 # Without `is_cut` silence follows, and no 0.0.
                 is_whole = self.audio_context.knows_silence and not (is_cut or self.audio_context.is_full)

@@ -153,9 +153,14 @@ def test_segments_come_lazily_and_progress_is_told() -> None:
     assert len(engine.mels) == 2 and engine.n_open == 0
 
 
-def test_audio_shorter_than_a_frame_has_no_segments() -> None:
-    segments, result, engine = run([Script(tokens=PUMP)], 0.005)
-    assert segments == [] and engine.mels == [] and result.duration_s == 0.0
+@pytest.mark.parametrize("duration_s", [0.005, 5.0, 70.0])
+def test_nothing_to_hear_has_no_segments_and_no_language(duration_s: float) -> None:
+    engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
+    audio = open_audio(np.zeros(int(duration_s * 16_000), np.float32))
+    result = transcribe(engine, bundle(SPECIAL), audio, TranscribeOptions(window_end="pause"))
+    result.find_language()
+    assert list(result) == [] and engine.mels == [] and result.language is None
+    assert result.duration_s == int(duration_s)
 
 
 def test_a_window_of_one_piece_starts_where_the_model_says_if_it_is_trusted_with_that() -> None:
