@@ -82,7 +82,7 @@ class Settings:
         default_text="30s",
     )
     parallel: int = _limits(8, "Requests in work at once.")
-    queue: int = _limits(16, "Requests that may wait.")
+    queue: int = _limits(32, "Requests that may wait.")
     sessions: int = _limits(32, "Realtime sessions at once.")
     session_idle_s: float = _limits(
         300,
