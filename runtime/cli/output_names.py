@@ -3,7 +3,8 @@
 A file is named as openai-whisper names it: the input's name without its extension, in DIR. Files of a folder that was
 given keep their sub-folders below it. Where two inputs would still share a name, those take the fewest parent folders
 that tell them apart (a/talk.wav and b/talk.wav: DIR/a/talk.txt and DIR/b/talk.txt), and files of one folder that differ
-in their extension keep it (talk.wav and talk.mp3: DIR/talk.wav.txt and DIR/talk.mp3.txt).
+in their extension keep it (talk.wav and talk.mp3: DIR/talk.wav.txt and DIR/talk.mp3.txt). A name that ends like a file
+of the format, and is no folder, is the file of the one input: `-f srt -o talk.srt`.
 """
 
 from __future__ import annotations
@@ -46,16 +47,24 @@ def output_paths(
 
     given: what the user named, the folders of sources among it. Raises UsageError when two inputs would share an
     output, an output would replace an input or a file that is no transcript in its format, or standard input is named
-    twice; ResourceError when a folder cannot be made.
+    twice, or a file's name is given for several; ResourceError when a folder cannot be made.
     """
     if list(sources).count(STDIN) > 1:
         raise UsageError("'-' is given twice: standard input can be read once")
     if folder is None:
         return [{} for _ in sources]
-    names = [_plain_name(source, given) for source in sources]
-    _keep_extensions(names)
-    _tell_apart(names, folder, formats[0])
-    targets = [{format: folder / f"{name.path}.{format}" for format in formats} for name in names]
+    is_file = folder.suffix in {f".{format}" for format in formats} and not folder.is_dir()
+    if is_file and len(sources) == len(formats) == 1:
+        targets, folder = [{formats[0]: folder}], folder.parent
+    elif is_file and sources:
+        raise UsageError(
+            f"-o {folder}: names one file, for {len(sources)} inputs in {len(formats)} formats; give a folder"
+        )
+    else:
+        names = [_plain_name(source, given) for source in sources]
+        _keep_extensions(names)
+        _tell_apart(names, folder, formats[0])
+        targets = [{format: folder / f"{name.path}.{format}" for format in formats} for name in names]
     inputs = identities(source for source in sources if source != STDIN)
     for paths in targets:
         for format, path in paths.items():

@@ -35,7 +35,7 @@ class OutputOptions:
     )
     folder: str | None = described(
         None,
-        "Write files there, named like the inputs; a folder's sub-folders are kept.",
+        "Write files there, named like the inputs; a folder's sub-folders are kept. For one input: the file's name.",
         names=("--output-dir", "-o"),
         metavar="DIR",
         default_text="print",
