@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,13 @@ import click
 
 from specedge.errors import UsageError
 
+from ..console import notify
+from ..longform.segments import Segment
 from ..options import TranscribeOptions
 from ..output.formats import KINDS, SubtitleOptions, Transcript, render, write_transcript
 from .options import GroupedCommand, ModelOptions, fields_of, made, option, options_of
 
+_UNLIKELY = -3.0  # a line's average log-probability
 _FORMATS = ("json", "srt", "vtt", "tsv", "lrc")
 _OUTPUT = (
     option(
@@ -62,6 +65,7 @@ def align(audio: str, text: str, **given: Any) -> None:
 
         check_output(output, KINDS[kind], inputs=identities(name for name in (audio, text) if name != "-"))
     transcript = _aligned(audio, known, given)
+    _warn_of_unlikely(transcript.segments)
     if output is not None:
         write_transcript({kind: output}, transcript, subtitles)
     else:
@@ -76,6 +80,17 @@ def _known(name: str) -> str:
     if not text.strip():
         raise UsageError(f"{name}: holds no words, expected the text of the audio")
     return text
+
+
+def _warn_of_unlikely(segments: Sequence[Segment]) -> None:
+    """Say that a text is not what is said. Lines that are spoken came to -0.1 to -1.6, others to -4.5 and less."""
+    unlikely = [segment for segment in segments if segment.avg_logprob < _UNLIKELY]
+    if unlikely:
+        first = unlikely[0]
+        notify(
+            f"{len(unlikely)} of {len(segments)} lines are hardly in this audio, the first at {first.start:.1f} s: "
+            f"{first.text.strip()[:60]!r}; their times mean nothing"
+        )
 
 
 def _aligned(audio: str, text: str, given: Mapping[str, Any]) -> Transcript:

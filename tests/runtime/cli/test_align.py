@@ -42,6 +42,17 @@ def test_subtitles_get_new_times_and_a_file(recording: str, text: Path, tmp_path
     assert again.read_text().count("-->") == 7
 
 
+def test_a_text_that_nobody_says_is_warned_of(
+    recording: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("Call the maintenance crew\nto generator two.\nZebras purr xylophones quietly beyond Kathmandu.")
+    assert main(["align", recording, str(text)]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["align", recording, str(other)]) == 0
+    assert "1 of 3 lines are hardly in this audio" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
