@@ -5,8 +5,8 @@ of token maps and of this run's text choose between spellings (`rescore`). It is
 expected to pay (`Guesses`). Behind a correction the hypothesis is taken up again: at the same token if that comes up
 near by, else at the row up to which the tokens said since account for what was heard, else behind as many words; the
 next words are rescored then.
-Timestamps are proposed where the head has sentences begin and end, near the letters heard; of a head that was not
-taught them, where `SegmentTimes` expects them.
+Timestamps are proposed where the head has sentences begin and end, near the letters heard; a draft ends before one
+that the head does not tell.
 
 Attempts at one window share the hearing. Posteriors that are no probabilities, or hold nothing, give no draft but the
 timestamp that a window begins with. Behind a window without text hearing waits until a text has begun, so that silence
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import string
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -39,52 +38,6 @@ from .head import CtcHead, Posteriors
 from .lattice import HeardToken, Lattice, bare, heard_tokens, lattice_of, spelled
 from .ngram_lm import LONGEST, Guide
 from .rescore import Search
-
-_N_KEPT = 24
-_NEAR = 0.6  # of what was seen, a step away
-_PRIOR = 2.0  # timestamps of doubt about every place
-_UNSEEN = (0, 1 / (1 + _PRIOR))
-
-
-class SegmentTimes:
-    """Guesses the timestamps round a sentence from where its bytes were heard, and learns how the target sets them.
-
-    For each kind of timestamp ("first" of a window, "end" of a sentence, "next" to begin one) there are a few places,
-    in timestamp steps, that it may be told from. How far the target's own was from each place is kept for the last
-    ones; the place with the steadiest distance is used, and its share of steady distances is the confidence.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, int], deque[int]] = {}
-        self._centres: dict[tuple[str, int], tuple[int, float]] = {}  # the distance from a place, and its share
-        for _ in range(2):  # most windows begin with speech, or where the last one broke off
-            self.learn("first", [0], 0)
-
-    def guess(self, kind: str, places: Sequence[int]) -> tuple[int, float]:
-        """Return the likeliest step of this kind, told from `places`, and the confidence in it."""
-        best, best_share = places[0], 0.0
-        for i, place in enumerate(places):
-            distance, share = self._centres.get((kind, i), _UNSEEN)
-            if share > best_share:
-                best, best_share = place + distance, share
-        return best, best_share
-
-    def learn(self, kind: str, places: Sequence[int], step: int) -> None:
-        """The target set `step`, where these were the places."""
-        for i, place in enumerate(places):
-            seen = self._seen.setdefault((kind, i), deque(maxlen=_N_KEPT))
-            seen.append(step - place)
-            distance, n = _centre(seen)
-            self._centres[kind, i] = distance, n / (len(seen) + _PRIOR)
-
-
-def _centre(seen: Sequence[int]) -> tuple[int, float]:
-    """The distance round which most of those seen lie, and how many that are, those near it in part."""
-    distances = np.array(seen)
-    around = (_NEAR ** np.abs(distances[:, None] - distances)).sum(1)
-    share, _, distance = max(zip(around.tolist(), (-np.abs(distances)).tolist(), seen, strict=True))
-    return distance, share
-
 
 _MAX_DRAFT = 48
 _N_AHEAD = 2  # tokens among which a corrected word is looked for
@@ -125,7 +78,6 @@ class CtcDrafter(Drafter):
         self._search = None if guide is None else Search(tokenizer, guide)
         self._on_close = on_close
         self._guesses = Guesses(costs)
-        self._times = SegmentTimes()
         self._window: WindowContext | None = None
         self._features: Any = None
         self._lattice: Lattice | None = None
@@ -140,7 +92,7 @@ class CtcDrafter(Drafter):
         self._skipped: Sequence[HeardToken] = ()
         self._said, self._n_words = b"", 0
         self._n_followed = 0
-        self._rows = (0, 0)
+        self._row = 0  # where the text has come to, behind the last letter
 
     @property
     def rests(self) -> bool:
@@ -162,7 +114,7 @@ class CtcDrafter(Drafter):
         if window.features is not self._features:
             self._features, self._is_heard = window.features, False
             self._lattice, self._heard, self._moments = None, [], None
-        self._left, self._n_followed, self._rows = self._heard, 0, (0, 0)
+        self._left, self._n_followed, self._row = self._heard, 0, 0
         self._skipped, self._said, self._n_words = (), b"", 0
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
@@ -241,9 +193,7 @@ class CtcDrafter(Drafter):
         sampled = context.sampled
         for at in range(self._n_followed, len(sampled)):
             token = sampled[at]
-            if token >= window.timestamp_begin:
-                self._learn_time(window, lattice, sampled, at)
-            elif token < window.eot:
+            if token < window.eot:
                 if self._left and self._left[0].token == token:
                     self._match(self._left[0], self._left[1:])
                 else:
@@ -251,9 +201,9 @@ class CtcDrafter(Drafter):
         self._n_followed = len(sampled)
 
     def _pass(self, heard: HeardToken) -> None:
-        """Remember where the text has come to: behind the last letter, and behind the last byte."""
+        """Remember where the text has come to."""
         is_mark = self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
-        self._rows = (heard.start if is_mark else heard.stop, heard.stop)
+        self._row = heard.start if is_mark else heard.stop
 
     def _resume(self, window: WindowContext, lattice: Lattice, sampled: Sequence[int]) -> None:
         """Take the hypothesis up again behind a token that it did not have."""
@@ -288,13 +238,13 @@ class CtcDrafter(Drafter):
         self._n_words += not is_mark and (opens_word(spelling) or not self._n_words)
         row = self._accounted(lattice, rest[0].start, self._said)
         if row is not None:
-            self._rows = (row, row)
+            self._row = row
             self._skipped = [heard for heard in rest if heard.stop <= row]
             self._left = self._from_row(lattice, rest, row)
             return
         behind = self._expected(rest, text)
         if behind:
-            self._rows = (rest[behind - 1].stop, rest[behind - 1].stop)
+            self._row = rest[behind - 1].stop
         self._skipped, self._left = rest[:behind], rest[behind:]
 
     def _expected(self, rest: Sequence[HeardToken], text: Sequence[int]) -> int:
@@ -346,7 +296,8 @@ class CtcDrafter(Drafter):
 
         has_times = window.has_times(context.prompt)
         last_step = self._opening(window, lattice, context, add) if has_times else -1
-        letter, mark = self._rows
+        if last_step is None:
+            return Guess([], [], [])
         for i, heard in enumerate(left):
             if len(tokens) >= limit:
                 break
@@ -354,30 +305,29 @@ class CtcDrafter(Drafter):
             if not has_times:
                 continue
             ends = self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
-            letter, mark = (heard.start if ends else heard.stop), heard.stop
-            if ends or i + 1 == len(left):
-                is_last = i + 1 == len(left)
-                told = self._told(1, self._frame(lattice, letter) - _ROUND, self._until(lattice, left, i + 1))
-                if told is None:
-                    step, sure = self._times.guess("end", self._end(lattice, (letter, mark), is_last=is_last))
-                    told = step, sure, ("end", is_last)
-                last_step = max(told[0], last_step + 1)
-                add(window.timestamp_begin + last_step, *told[1:])
-                if not is_last:
-                    told = self._told(0, self._frame(lattice, letter), self._until(lattice, left, i + 1))
-                    if told is None:
-                        step, sure = self._times.guess("next", [last_step, self._step(lattice, left[i + 1].start)])
-                        told = step, sure, "next"
-                    last_step = max(told[0], last_step)
-                    add(window.timestamp_begin + last_step, *told[1:])
+            is_last = i + 1 == len(left)
+            if ends or is_last:
+                letter = heard.start if ends else heard.stop
+                until = self._until(lattice, left, i + 1)
+                end = self._told(1, self._frame(lattice, letter) - _ROUND, until)
+                if end is None:
+                    break
+                last_step = max(end[0], last_step + 1)
+                add(window.timestamp_begin + last_step, *end[1:])
+                if is_last:
+                    break
+                begin = self._told(0, self._frame(lattice, letter), until)
+                if begin is None:
+                    break
+                last_step = max(begin[0], last_step)
+                add(window.timestamp_begin + last_step, *begin[1:])
         return Guess(tokens[:limit], confidences[:limit], classes[:limit])
 
     def _start(self, window: WindowContext, context: DraftContext) -> Guess:
         """The timestamp that a window begins with, of which nothing was heard: in silence all that is said."""
         if context.sampled or not window.has_times(context.prompt):
             return Guess([], [], [])
-        step, sure = self._times.guess("first", [0])
-        return Guess([window.timestamp_begin + max(step, 0)], [sure], ["unheard"])
+        return Guess([window.timestamp_begin], [0.5], ["unheard"])
 
     def _opening(
         self,
@@ -385,50 +335,25 @@ class CtcDrafter(Drafter):
         lattice: Lattice,
         context: DraftContext,
         add: Callable[[int, float, Hashable], None],
-    ) -> int:
-        """Propose the timestamp that a segment begins with, if one must come; the last one's step, -1 for none."""
+    ) -> int | None:
+        """Propose the timestamp that a segment begins or ends with, if one must come. Returns the last one's step, -1
+        for none so far, None where one must come that the head does not tell."""
         sampled, begin = context.sampled, window.timestamp_begin
-        if not sampled:
-            if not self._left:
-                return -1
-            told = self._told(0, 0, self._until(lattice, self._left, 0))
-            if told is None:
-                step, sure = self._times.guess("first", [0, self._step(lattice, self._left[0].start)])
-                told = step, sure, "first"
-            add(begin + max(told[0], 0), *told[1:])
-            return max(told[0], 0)
         last = max((token - begin for token in sampled if token >= begin), default=-1)
-        if sampled[-1] >= begin and len(sampled) > 1 and sampled[-2] < begin and self._left:
-            told = self._told(0, self._frame(lattice, self._rows[0]), self._until(lattice, self._left, 0))
-            if told is None:
-                step, sure = self._times.guess("next", [last, self._step(lattice, self._left[0].start)])
-                told = step, sure, "next"
-            last = max(told[0], last)
-            add(begin + last, *told[1:])
-        elif sampled[-1] < begin and not self._left:
-            told = self._told(1, self._frame(lattice, self._rows[0]) - _ROUND, self._until(lattice, (), 0))
-            if told is None:
-                step, sure = self._times.guess("end", self._end(lattice, self._rows, is_last=True))
-                told = step, sure, ("end", True)
-            add(begin + max(told[0], last + 1), *told[1:])
-        return last
-
-    def _learn_time(self, window: WindowContext, lattice: Lattice, sampled: Sequence[int], at: int) -> None:
-        """The target has set a timestamp."""
-        begin = window.timestamp_begin
-        step = sampled[at] - begin
-        next_row = self._left[0].start if self._left else len(lattice) - 1
-        if at == 0:
-            self._times.learn("first", [0, self._step(lattice, next_row)], step)
-        elif sampled[at - 1] < begin:
-            self._times.learn("end", self._end(lattice, self._rows, is_last=not self._left), step)
-        elif self._left:
-            self._times.learn("next", [sampled[at - 1] - begin, self._step(lattice, next_row)], step)
-
-    def _end(self, lattice: Lattice, rows: tuple[int, int], *, is_last: bool) -> list[int]:
-        """Places to tell a sentence's end from: its last letter and byte, and of the last one the end of the audio."""
-        places = [self._step(lattice, row) for row in rows]
-        return [*places, self._as_step(self._n_frames)] if is_last else places
+        frame = self._frame(lattice, self._row) if sampled else 0
+        if not self._left:
+            if not sampled or sampled[-1] >= begin:
+                return last
+            told, least = self._told(1, frame - _ROUND, self._until(lattice, (), 0)), last + 1
+        elif not sampled or (sampled[-1] >= begin and len(sampled) > 1 and sampled[-2] < begin):
+            told, least = self._told(0, frame, self._until(lattice, self._left, 0)), max(last, 0)
+        else:
+            return last
+        if told is None:
+            return None
+        step = max(told[0], least)
+        add(begin + step, *told[1:])
+        return step
 
     def _told(self, kind: int, low: int, high: int) -> tuple[int, float, Hashable] | None:
         """The step at which the head has a segment begin (kind 0) or end (1) within frames, how surely, and the class
@@ -449,10 +374,6 @@ class CtcDrafter(Drafter):
     def _until(self, lattice: Lattice, left: Sequence[HeardToken], at: int) -> int:
         """The frame behind which no timestamp is looked for: that of the next word, or the end of the audio."""
         return self._frame(lattice, left[at].start) + _ROUND if at < len(left) else int(self._n_frames) + _ROUND
-
-    def _step(self, lattice: Lattice, row: int) -> int:
-        """The timestamp step at a row."""
-        return self._as_step(int(lattice.frames[min(max(row, 0), len(lattice) - 1)]))
 
     def _as_step(self, frame: float) -> int:
         return round(frame * _FRAME_S / self._tokenizer.special.time_precision_s)

@@ -15,7 +15,7 @@ from specedge.maps.build import build
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
-from specedge.runtime.decoding.drafter import DraftContext, Guard, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, Guard, WindowContext
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.ctc.drafter import CtcDrafter
@@ -149,24 +149,11 @@ def test_the_cache_learns_from_texts_that_were_kept() -> None:
 
 
 def test_timestamps_stand_where_sentences_were_heard() -> None:
-    text = " the pump is on. the leak is two."
-    drafter = made(spoken(text, pauses=(16,)))
+    times = np.zeros((500, 2), np.float32)
+    times[[0, 70], 0] = times[[53, 124], 1] = 9.0
+    heard = replace(spoken(" the pump is on. the leak is two.", pauses=(16,)), times=times)
+    drafter = begun(made(heard), Window(np.zeros((500, 2), np.float32)), TIMED_PROMPT)
     decided = [BEGIN, *ids(" the pump is on."), BEGIN + 53, BEGIN + 70, *ids(" the leak is two."), BEGIN + 124]
-    for _ in range(6):  # it learns how this target sets its times
-        begun(drafter, prompt=TIMED_PROMPT)
-        for n in range(len(decided)):
-            tokens = proposed(drafter, decided[:n], TIMED_PROMPT)
-            n_right = next(
-                (i for i, (a, b) in enumerate(zip(tokens, decided[n:], strict=False)) if a != b), len(tokens)
-            )
-            wrong = n_right if n_right < len(tokens) else None
-            drafter.observe(
-                Verdict(
-                    drafted=tuple(tokens), n_accepted=n_right, token=decided[n], finished=False,
-                    evaluated=tuple(range(len(tokens))), nodes=tuple(range(n_right)), rejected=wrong,
-                )
-            )  # fmt: skip
-    begun(drafter, prompt=TIMED_PROMPT)
     assert proposed(drafter, (), TIMED_PROMPT) == decided
 
 
