@@ -83,13 +83,13 @@ def _known(name: str) -> str:
 
 
 def _warn_of_unlikely(segments: Sequence[Segment]) -> None:
-    """Say that a text is not what is said. Lines that are spoken came to -0.1 to -1.6, others to -4.5 and less."""
+    """Warn of lines that are probably not spoken: spoken lines scored -0.1 to -1.6, others -4.5 and below."""
     unlikely = [segment for segment in segments if segment.avg_logprob < _UNLIKELY]
     if unlikely:
         first = unlikely[0]
         notify(
-            f"{len(unlikely)} of {len(segments)} lines are hardly in this audio, the first at {first.start:.1f} s: "
-            f"{first.text.strip()[:60]!r}; their times mean nothing"
+            f"{len(unlikely)} of {len(segments)} lines do not seem to be spoken in this audio, the first at "
+            f"{first.start:.1f} s: {first.text.strip()[:60]!r}; do not rely on their times"
         )
 
 

@@ -57,9 +57,8 @@ def output_paths(
     if is_file and len(sources) == len(formats) == 1:
         targets, folder = [{formats[0]: folder}], folder.parent
     elif is_file and sources:
-        raise UsageError(
-            f"-o {folder}: names one file, for {len(sources)} inputs in {len(formats)} formats; give a folder"
-        )
+        n_texts = len(sources) * len(formats)
+        raise UsageError(f"-o {folder}: one file cannot hold {n_texts} transcripts; give a folder")
     else:
         names = [_plain_name(source, given) for source in sources]
         _keep_extensions(names)

@@ -35,7 +35,7 @@ class OutputOptions:
     )
     folder: str | None = described(
         None,
-        "Write files there, named like the inputs; a folder's sub-folders are kept. For one input: the file's name.",
+        "Write files there, named like the inputs; sub-folders are kept. For one input also a file: talk.srt.",
         names=("--output-dir", "-o"),
         metavar="DIR",
         default_text="print",

@@ -5,7 +5,7 @@ window from its end. A window that is silent by the no-speech test gives no segm
 decoded again at the next temperature. The text so far is the prompt of the next window. Times and seeks refer to the
 original audio. Differences from openai-whisper:
 
-* digital silence of more than a second is left out at both ends of a window (`around_sound`);
+* more than a second of digital silence at either end of a window is skipped, all but half a second (`around_sound`);
 * a segment without text or duration is left out instead of kept with empty text, so ids count the others;
 * hotwords, prefix, language detection over several windows and a language for each window (`multilingual`) are
   faster-whisper's;

@@ -200,10 +200,10 @@ _MOST_SILENCE_FRAMES, _KEPT_SILENCE_FRAMES = 100, 50
 
 
 def around_sound(sound: tuple[int, int], n_content_frames: int) -> tuple[int, int]:
-    """Return the first frame to keep of a window, and the one behind the last, where digital silence leads or ends it.
+    """Return the first frame of a window to keep and the one behind the last: long digital silence is left out.
 
-    sound: first frame with energy and the one behind the last, as `MelStream.sound`; both ends are `n_content_frames`
-    without any. Models write sentences over such silence, and write what was said before and after it twice or not.
+    sound: the first frame with energy and the one behind the last, as `MelStream.sound`; where nothing has energy both
+    are `n_content_frames`. Models invent sentences over such silence, and double or lose the speech around it.
     """
     first, last = (min(edge, n_content_frames) for edge in sound)
     if first == last:

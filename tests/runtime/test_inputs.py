@@ -85,7 +85,7 @@ def test_outputs_are_named_after_the_inputs(here: Path) -> None:
 def test_a_file_s_name_is_the_output_of_one_input(here: Path) -> None:
     assert output_paths(["a.wav"], Path("new", "b.srt"), ["srt"]) == [{"srt": Path("new", "b.srt")}]
     assert os.listdir("new") == []
-    with pytest.raises(UsageError, match="-o b.srt: names one file, for 2 inputs in 1 formats; give a folder"):
+    with pytest.raises(UsageError, match="-o b.srt: one file cannot hold 2 transcripts; give a folder"):
         output_paths(["a.wav", "b.wav"], Path("b.srt"), ["srt"])
     os.mkdir("c.srt")
     assert output_paths(["a.wav"], Path("c.srt"), ["srt"]) == [{"srt": Path("c.srt", "a.srt")}]

@@ -50,7 +50,7 @@ def test_a_text_that_nobody_says_is_warned_of(
     assert main(["align", recording, str(text)]) == 0
     assert capsys.readouterr().err == ""
     assert main(["align", recording, str(other)]) == 0
-    assert "1 of 3 lines are hardly in this audio" in capsys.readouterr().err
+    assert "1 of 3 lines do not seem to be spoken" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
