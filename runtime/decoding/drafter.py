@@ -264,8 +264,8 @@ class Drafter:
         """End a window. `tokens` is the text that was kept, () when it was thrown away."""
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return ids int64 and probabilities float32 `[n_heads, n_choices]` that follow the last row of `hidden`."""
-        raise NotImplementedError(f"{type(self).__name__}.guess: this drafter has no heads")
+        """Return ids int64 and probabilities float32 `[n_heads, n_choices]` behind the last hidden row; here none."""
+        return np.empty((0, n_choices), np.int64), np.empty((0, n_choices), np.float32)
 
     def close(self) -> None:
         """Release files and models. Nothing is proposed afterwards."""

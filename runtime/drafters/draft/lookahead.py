@@ -75,8 +75,8 @@ class Lookahead:
         return self._n_draft
 
     def signs(self, row: Signs, probability: float, hidden: Signs, *, is_timestamp: bool) -> Signs:
-        """Features of a token with this probability: its filtered row f32[n_vocab], and the hidden row f32[n]."""
-        raise NotImplementedError
+        """Features, here none, of a token: its filtered row f32[n_vocab], its probability, the hidden row f32[n]."""
+        return np.empty(0, np.float32)
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether to draft another token behind those drafted with these probabilities, one at least."""
