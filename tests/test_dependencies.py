@@ -1,4 +1,4 @@
-"""Every library of the default and the [export] installation, and all behind them, has a wheel for each platform."""
+"""Every library of the default, [serve] and [fleet] installations, and those behind them, has wheels everywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from support.tree import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-WANTED = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["export"]]
+EXTRAS = PROJECT["optional-dependencies"]
+WANTED = [*PROJECT["dependencies"], *EXTRAS["serve"], *EXTRAS["fleet"]]
 PYTHONS = ("3.11", "3.12", "3.13")
 
 

@@ -102,7 +102,6 @@ def test_the_unit_starts_the_server() -> None:
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert (tmp_path / "site" / "serve" / "index.html").is_file()

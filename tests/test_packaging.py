@@ -162,6 +162,8 @@ def test_the_sdist_builds_the_wheel(wheel: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "pip", *arguments, str(next(tmp_path.glob("*.tar.gz")))], check=True)
     made = next(tmp_path.glob("*.whl"))
     assert sorted(zipfile.ZipFile(made).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
+    packages = [str(wheel), *(str(path) for path in tmp_path.glob("*.tar.gz"))]
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *packages], **_TEXT)
 
 
 @pytest.mark.slow
