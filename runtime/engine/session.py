@@ -47,6 +47,8 @@ RUNTIME_VERSION: str = ort.__version__
 CPU_PROVIDER: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
 SEVERITY_FATAL = 4  # of ONNX Runtime's log; its errors reach the user as one line of ours
 _EXIT_OF_SIGNAL = {signal.SIGINT: Interrupted.exit_code, signal.SIGTERM: Terminated.exit_code}
+# Longer waits win nothing on an idle machine and take the cores of other work on a busy one.
+SPIN_US = "20"
 # Tensors below this stay in the graph file. At 1024, ONNX Runtime 1.31 saves small packed weights that give NaN.
 PACKED_MIN_BYTES = "64"
 OrtValue: TypeAlias = ort.OrtValue
@@ -246,6 +248,7 @@ class Session:
         options.log_severity_level = SEVERITY_FATAL
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
         options.add_session_config_entry("session.force_spinning_stop", "1")
+        options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
         if not kleidiai:
             options.add_session_config_entry("mlas.disable_kleidiai", "1")
         if not prepack:
