@@ -497,7 +497,8 @@ class Transcription(Iterator[Segment]):
             time_offset_s=frames_to_s(encoded.seek),
             keeps_start=self._keeps_start,
         )
-        if encoded.whole is not None and encoded.n_content_frames - cut.n_advance < LEAST_REST_FRAMES:
+        is_short = encoded.whole is not None and encoded.n_content_frames - cut.n_advance < LEAST_REST_FRAMES
+        if is_short or (self._options.without_timestamps and result.finished and self._is_last(encoded)):
             cut = replace(cut, n_advance=encoded.n_content_frames, ends_with_single=True)
         outcome = self._follow(encoded, cut)
         self._last_speech_s = outcome.last_speech_s
@@ -512,6 +513,11 @@ class Transcription(Iterator[Segment]):
         kept = settle(kept, self._given_until_s, frames_to_s(encoded.seek + encoded.n_content_frames))
         self._given_until_s = kept[-1].end_s if kept else self._given_until_s
         return [self._segment(piece, encoded.seek, attempt) for piece in kept], outcome.seek
+
+    def _is_last(self, encoded: _EncodedWindow) -> bool:
+        """Return whether no audio follows the window. Then all was said that is in it, and what follows its last word
+        is silence, of which a window of its own would make words."""
+        return self._ends_within(frames_to_s(encoded.seek + encoded.n_content_frames), frames_to_s(1))
 
     def _end(self, tokens: tuple[int, ...]) -> None:
         """Tell the drafter the window's text, () for none."""

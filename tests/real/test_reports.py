@@ -75,6 +75,17 @@ def test_a_prefix_loses_no_text(prefix: str, without_timestamps: bool, model: Wh
     assert text.startswith(f" {prefix}") and text.rstrip(".").endswith("what you can do for your country")
 
 
+def test_word_times_change_no_text_of_pieces(model: WhisperModel) -> None:
+    """The silence behind a piece's last word was decoded by itself: "Thank you."."""
+    row = json.loads(shared("speech", "librispeech.jsonl").read_text("utf-8").splitlines()[16])
+    pieces, samples = BatchedInferencePipeline(model), decode_audio(str(golden.SPEECH / row["audio"]))
+    texts = [
+        "".join(segment.text for segment in pieces.transcribe(samples, temperature=0.0, word_timestamps=words)[0])
+        for words in (False, True)
+    ]
+    assert texts[0] == texts[1] != ""
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_arguments_of_a_wrong_type_are_named(name: str, model: WhisperModel, jfk: Any) -> None:
     for call in (model.transcribe, model.stream):
