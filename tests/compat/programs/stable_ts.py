@@ -1,4 +1,4 @@
-"""stable-ts on the bundled model: transcribe, align, align_words, refine. It gets samples, as there is no ffmpeg."""
+"""stable-ts on the real base: transcribe, align, align_words, refine. It gets samples, as there is no ffmpeg."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ import stable_whisper
 from faster_whisper import decode_audio
 
 samples = decode_audio(sys.argv[1])
-model = stable_whisper.load_faster_whisper("demo")
+model = stable_whisper.load_faster_whisper("base")
 said = model.transcribe(samples, verbose=None)
 aligned = model.align(samples, said.text, language="en", verbose=None)
 words = model.align_words(samples, said, verbose=None)

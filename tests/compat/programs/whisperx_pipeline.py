@@ -42,8 +42,8 @@ class Whole(Vad):
 
 
 samples = faster_whisper.decode_audio(sys.argv[1])
-for given in (None, faster_whisper.WhisperModel("demo")):
+for given in (None, faster_whisper.WhisperModel("base")):
     for language, batch_size in (("en", None), (None, 4)):
-        pipeline = load_model("demo", "cpu", vad_model=Whole(), model=given, language=language)
+        pipeline = load_model("base", "cpu", vad_model=Whole(), model=given, language=language)
         (segment,) = pipeline.transcribe(samples, batch_size=batch_size)["segments"]
         print("text:", segment["text"].strip())

@@ -10,7 +10,7 @@ from wyoming.event import read_event, write_event
 from wyoming.info import Describe, Info
 
 recording, folder = sys.argv[1:]
-command = [sys.executable, "-m", "wyoming_faster_whisper", "--model", "tiny", "--uri", "stdio://", "--data-dir", folder]
+command = [sys.executable, "-m", "wyoming_faster_whisper", "--model", "base", "--uri", "stdio://", "--data-dir", folder]
 command += ["--language", "en", "--device", "cpu", "--stt-library", "faster-whisper"]
 
 
