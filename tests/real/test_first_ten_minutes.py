@@ -1,4 +1,4 @@
-"""What a new user types first, as processes, with real tiny.en: exit codes, errors of one line, no traceback."""
+"""What a new user types first, as processes, with real tiny.en, and a server of base: exit codes, errors of one line, no traceback."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_command_ends_as_it_should(real_models: Path, tmp_path: Path) -> N
 
 def test_the_openai_client_over_32_threads_gets_what_one_gets(real_models: Path, tmp_path: Path) -> None:
     openai, pool = pytest.importorskip("openai"), ThreadPoolExecutor(32)
-    bundle = export_to(str(real_models / "tiny.en"), tmp_path / "tiny.en").path
+    bundle = export_to(str(real_models / "base"), tmp_path / "base").path
     with served("-m", str(bundle)) as server, pool:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
