@@ -1,4 +1,4 @@
-"""What a new user types first, as processes, with real tiny.en, and a server of base: exit codes, errors of one line, no traceback."""
+"""What a new user types first with real tiny.en, and a server of base: exit codes, errors of one line, no traceback."""
 
 from __future__ import annotations
 
