@@ -8,7 +8,8 @@ features  for CTC heads: the encoder's output of each window, and what the targe
           its timestamps. Rough copies have random `acoustics` on the audio. Of the padding behind the audio a few
           frames are kept, now and then all, for the head meets them too
 rows      for heads and drafts: the decoder's last hidden rows over texts said with timestamps and without, as a drafter
-          would be shown them, and the encoder's output. Of a speech LLM, whose heads see rows alone, texts without
+          would be shown them, and the encoder's output. Half of the windows are short, and encoded as `transcribe` does
+          with short audio; some have random `acoustics`. Of a speech LLM, whose heads see rows alone, texts without
           timestamps and no encoder's output
 
 Arrays are appended to NAME.f16, then a line about their window to NAME.index.jsonl: so a collection that was cut off
@@ -35,7 +36,7 @@ from numpy.typing import NDArray
 from specedge.errors import AudioError, ResourceError, SpecedgeError, UsageError
 from specedge.models import store
 from specedge.runtime.audio.audio import expand_folders, open_audio
-from specedge.runtime.audio.mel import HOP_SAMPLES, log_mel
+from specedge.runtime.audio.mel import DYNAMIC_RANGE, HOP_SAMPLES, log_mel
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
 from specedge.runtime.bundle.manifest import SAMPLE_RATE_HZ as RATE_HZ
 from specedge.runtime.bundle.manifest import SPEECH
@@ -46,6 +47,7 @@ from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, say_language
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.device import threads_allowed
 from specedge.runtime.engine.engine import Features
+from specedge.runtime.engine.many import BIAS
 from specedge.runtime.engine.speech import open_engine
 from specedge.runtime.longform.windows import AudioContext
 from specedge.runtime.options import TranscribeOptions
@@ -71,6 +73,8 @@ LEFT_OUT = (
 )
 _ALL_PADDING = 0.1  # share of the windows whose padding is kept whole
 _MEAN_PADDING = 10  # frames of the others'
+_SHORT_S = (2.0, 20.0)
+_ROUGH = 0.4  # share of the windows for heads and drafts
 _PLAN = "plan.json"
 _SPEAKS = ("encoder.", "cross_kv.", "projector.", "decoder.", "tokenizer.")
 _BUNDLE = "bundle"
@@ -103,22 +107,32 @@ class Course:
         """The target, in the language of the audio."""
         return Target(bundle, threads=self.n_threads, language=self.language, beam_size=self.beam_size)
 
-    def windows(self, bundle: Bundle, seed: int) -> Iterator[Float]:
-        """The audio in windows of `bundle`."""
-        return windows_of(self.audio, bundle.manifest.n_samples, seed=seed, notify=self.notify)
+    def windows(self, bundle: Bundle, seed: int, *, has_short: bool = False) -> Iterator[Float]:
+        """The audio in windows of `bundle`; `has_short`: every other one is short, two to twenty seconds at most."""
+        n_samples, rng = bundle.manifest.n_samples, random.Random(f"lengths {seed}")
+        short = (round(rng.uniform(*_SHORT_S) * RATE_HZ) if i % 2 else n_samples for i in itertools.count())
+        lengths = (min(n, n_samples) for n in short) if has_short else itertools.repeat(n_samples)
+        return windows_of(self.audio, lengths, seed=seed, notify=self.notify)
 
     def collection(
-        self, bundle: Bundle, folder: Path, seed: int, progress: Progress, more: dict[str, str]
+        self,
+        bundle: Bundle,
+        folder: Path,
+        seed: int,
+        progress: Progress,
+        more: dict[str, str],
+        *,
+        has_short: bool = False,
     ) -> Collection:
         """What is to be made of windows of the audio, in `folder`; says how to go on after a stop.
 
-        more: what it depends on besides bundle, audio and language.
+        more: what it depends on besides bundle, audio and language; has_short: as in `windows`.
         """
         self.notify(f"{self.work}: keeps what is done; after a stop (Ctrl-C) the same command goes on from there")
         searched = {} if self.beam_size == 1 else {"beam_size": str(self.beam_size)}
         identity = {"bundle": _speaker(bundle), "audio": "\n".join(self.audio), "language": self.language or ""}
         return Collection(
-            windows=self.windows(bundle, seed),
+            windows=self.windows(bundle, seed, has_short=has_short),
             target=self.target(bundle),
             folder=folder,
             hours=self.hours,
@@ -203,17 +217,21 @@ class Target:
         self.language, self.beam_size = language, beam_size
         self.engine = open_engine(bundle, threads=threads)
         self._context = AudioContext(None, self.manifest)
+        stands_in = self.engine.knows_silence and not self.manifest.short_windows
+        asked = None if self.is_llm else "auto" if stands_in else "full"
+        self._as_transcribed = AudioContext(asked, self.manifest, knows_silence=stands_in)
 
     @property
     def is_llm(self) -> bool:
         """Whether it is a speech LLM, which knows no timestamps."""
         return self.manifest.kind == SPEECH
 
-    def encode(self, samples: Float) -> tuple[Features, int]:
-        """The features of one window of samples at 16 kHz, and how many of its frames hold audio."""
+    def encode(self, samples: Float) -> Features:
+        """The features of one window of samples at 16 kHz, as `transcribe` makes them."""
         mel, n_content = self.mel(samples)
-        heard = self._context.sound(mel, n_content).mel if self.is_llm else mel
-        return self.engine.encode(heard), self.manifest.dims.positions(n_content)
+        floor = float(mel[:, :n_content].max(initial=-1.0)) - DYNAMIC_RANGE
+        sound = self._as_transcribed.sound(mel, n_content, floor)
+        return self.engine.encode(sound.mel, ends_in_silence=sound.ends_in_silence)
 
     def mel(self, samples: Float) -> tuple[Float, int]:
         """The log-mel of one window, and how many of its frames hold audio."""
@@ -298,8 +316,10 @@ class Target:
         return self.tokenizer.decode_bytes(ids)
 
 
-def windows_of(audio: Sequence[str], n_samples: int, *, seed: int, notify: Callable[[str], None]) -> Iterator[Float]:
-    """Windows of at most `n_samples`, float32 at 16 kHz, of files and folders of files.
+def windows_of(
+    audio: Sequence[str], lengths: Iterator[int], *, seed: int, notify: Callable[[str], None]
+) -> Iterator[Float]:
+    """Windows of at most the next of `lengths` in samples, float32 at 16 kHz, of files and folders of files.
 
     `notify` gets a line about each folder, and about each file that cannot be read and is left out. Raises AudioError
     when there is no audio at all.
@@ -307,7 +327,7 @@ def windows_of(audio: Sequence[str], n_samples: int, *, seed: int, notify: Calla
     files = expand_folders(audio, notify=notify, report=lambda error: notify(str(error)))
     random.Random(f"windows {seed}").shuffle(files)
     n_given = 0
-    for window in _cut_files(files, n_samples, notify):
+    for window in _cut_files(files, lengths, notify):
         n_given += 1
         yield window
     if not n_given:
@@ -328,22 +348,25 @@ def seconds_of(audio: Sequence[str], most_s: float) -> float:
     return found_s or most_s
 
 
-def _cut_files(files: Sequence[str], n_samples: int, notify: Callable[[str], None]) -> Iterator[Float]:
+def _cut_files(files: Sequence[str], lengths: Iterator[int], notify: Callable[[str], None]) -> Iterator[Float]:
     for name in files:
         try:
             with open_audio(name) as stream:
-                yield from _cut(stream, n_samples)
+                yield from _cut(stream, lengths)
         except AudioError as error:
             notify(f"left out: {error}")
 
 
-def _cut(stream: Any, n_samples: int) -> Iterator[Float]:
+def _cut(stream: Any, lengths: Iterator[int]) -> Iterator[Float]:
     """Windows of a stream, each cut at the quietest tenth of a second of its last third."""
-    held = stream.read(n_samples)
-    while len(held) >= _SHORTEST_S * RATE_HZ:
-        end = len(held) if len(held) < n_samples else _quietest(held)
+    held = np.zeros(0, np.float32)
+    for n_samples in lengths:
+        held = np.concatenate([held, stream.read(max(n_samples - len(held), 0))])
+        if len(held) < _SHORTEST_S * RATE_HZ:
+            return
+        end = len(held) if len(held) < n_samples else _quietest(held[:n_samples])
         yield held[:end]
-        held = np.concatenate([held[end:], stream.read(end)])
+        held = held[end:]
 
 
 def _quietest(samples: Float) -> int:
@@ -490,18 +513,30 @@ def collect_features(wanted: Collection, *, n_rough: int, max_bytes: int, seed: 
     wanted.write("features", make, {"n_rough": n_rough, "seed": seed}, max_bytes)
 
 
-def collect_rows(wanted: Collection, ear: Target | None = None) -> None:
-    """Keep the hidden rows of the windows; `ear` is the model whose encoder's output is kept, where it is not the
-    target's own."""
+def whole_window(features: Features) -> Float:
+    """The encoder's output of every position, float32 `[n_ctx, n_audio_state]`: a group of silence is repeated."""
+    if BIAS not in features.cross:
+        return features.hidden
+    return features.hidden.repeat(np.rint(np.exp(features.cross[BIAS][0, 0, 0])).astype(np.int64), axis=0)
+
+
+def collect_rows(wanted: Collection, ear: Target | None = None, *, seed: int | None = None) -> None:
+    """Keep the hidden rows of the windows.
+
+    ear: the model whose encoder's output is kept, where it is not the target's own; seed: of the acoustics that some
+    windows get, None for no window.
+    """
     target = wanted.target
 
     def make(number: int, samples: Float) -> tuple[list[dict[str, object]], dict[str, list[F16]]]:
-        heard, _ = target.encode(samples)
+        if seed is not None and (rng := np.random.default_rng((seed, number))).random() < _ROUGH:
+            samples = acoustics(rng, samples)
+        heard = target.encode(samples)
         said = list(_said(target, heard))
         features: list[F16] = []
         if said:
-            own = heard if ear is None else ear.encode(samples)[0]
-            features.append((own.hidden[:0] if target.is_llm else own.hidden).astype(np.float16))
+            own = heard if ear is None else ear.encode(samples)
+            features.append((own.hidden[:0] if target.is_llm else whole_window(own)).astype(np.float16))
         rows: list[dict[str, object]] = [{"ids": ids, "n_prompt": n_prompt} for ids, n_prompt, _ in said]
         return rows, {"hidden": [hidden for _, _, hidden in said], "features": features}
 
@@ -527,11 +562,13 @@ def heard_texts(
 
     ear: the bundle whose encoder's output is kept in `folder`, where it is not the target's own.
     """
-    more = {"seed": str(seed)} | ({} if ear is None else {"ear": encoder_fingerprint(ear.manifest)})
+    more = {"seed": str(seed), "lengths": "every other one short"} | (
+        {} if ear is None else {"ear": encoder_fingerprint(ear.manifest)}
+    )
     rows = (folder or course.work) / "rows"
     with course.progress("transcribe") as progress:
-        wanted = course.collection(bundle, rows, seed, progress, more)
-        collect_rows(wanted, None if ear is None else Target(ear, threads=course.n_threads))
+        wanted = course.collection(bundle, rows, seed, progress, more, has_short=True)
+        collect_rows(wanted, None if ear is None else Target(ear, threads=course.n_threads), seed=seed)
     return load_rows(rows)
 
 

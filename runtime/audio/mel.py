@@ -255,7 +255,7 @@ class MelStream:
     @property
     def floor(self) -> float:
         """What silence is in the windows' log-mel, of audio that has been read."""
-        return (self.peak + 4) / 4 - _DYNAMIC_RANGE
+        return (self.peak + 4) / 4 - DYNAMIC_RANGE
 
     @property
     def n_content_frames(self) -> int | None:
@@ -391,7 +391,7 @@ def _power(padded: NDArray[np.float32], n_frames: int, end: int) -> NDArray[np.f
     return power.T
 
 
-_DYNAMIC_RANGE = 2.0  # of the normalised log-mel: 8 in log10
+DYNAMIC_RANGE = 2.0  # of the normalised log-mel: 8 in log10
 
 
 class WindowMel:
@@ -416,7 +416,7 @@ class WindowMel:
             mel = log_mel_from_power(self._power, n_mels, -np.inf)
             n_content = max(self._n_content_frames, 1)
             louder = float(mel[:, :n_content].max()) - float(self._mel[:, :n_content].max())
-            np.maximum(mel, np.float32((self._peak + 4) / 4 + louder - _DYNAMIC_RANGE), out=mel)
+            np.maximum(mel, np.float32((self._peak + 4) / 4 + louder - DYNAMIC_RANGE), out=mel)
             mel[:, self._n_content_frames :] = self._mel[0, -1]
             self._made[n_mels] = mel
         return self._made[n_mels]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specedge.errors import UsageError
-from specedge.export.training.features import Collection, Target, collect_rows, load_rows
+from specedge.export.training.features import Collection, Target, collect_rows, load_rows, whole_window
 from support.exported import bundle
 from support.sound import NOISE
 
@@ -35,8 +35,8 @@ def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: py
         assert list(text.ids[: text.n_prompt]) == special.prompt("en", timestamps=has_timestamps)
         # All but those of the last pass, and of the two before where the limit of tokens leaves no room for a draft.
         assert text.ids[-1] == special.eot and len(text.ids) - 4 <= len(text.hidden) <= len(text.ids) - 2
-        features, _ = target.encode(windows[text.source])
-        assert (text.features == features.hidden.astype(np.float16)).all()
+        features = target.encode(windows[text.source])
+        assert (text.features == whole_window(features).astype(np.float16)).all()
         state = target.engine.start(features)
         target.engine.keep_hidden(state)
         target.engine.forward(state, text.ids[:-2])
@@ -66,7 +66,7 @@ def test_rows_of_a_beams_text_are_those_of_its_best_text(tmp_path: Path, monkeyp
         )
     )
     (with_times, without) = load_rows(tmp_path)
-    features, _ = target.encode(window)
+    features = target.encode(window)
     for text, timestamps in ((with_times, True), (without, False)):
         prompt, best = target.say(features, "en", timestamps=timestamps)
         assert list(text.ids) == [*prompt, *best.tokens, target.manifest.tokens.eot]

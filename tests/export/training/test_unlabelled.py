@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
-from specedge.export.training.features import Target, windows_of
+from specedge.export.training.features import Course, Target, windows_of
 from specedge.runtime.model import WhisperModel
 from support.exported import bundle
 from support.sound import NOISE, wav_bytes
@@ -20,7 +21,7 @@ N_SAMPLES = 2 * RATE_HZ
 
 def _windows(*audio: Path, seed: int = 1, said: list[str] | None = None) -> list[NDArray[np.float32]]:
     said = [] if said is None else said
-    return list(windows_of([str(name) for name in audio], N_SAMPLES, seed=seed, notify=said.append))
+    return list(windows_of([str(name) for name in audio], itertools.repeat(N_SAMPLES), seed=seed, notify=said.append))
 
 
 def test_a_file_is_cut_at_quiet_places_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -33,6 +34,17 @@ def test_a_file_is_cut_at_quiet_places_and_nothing_is_lost(tmp_path: Path) -> No
     joined = np.concatenate(windows)
     assert len(samples) - len(joined) < 0.3 * RATE_HZ
     np.testing.assert_array_equal(joined, samples[: len(joined)])
+
+
+def test_every_other_window_may_be_short(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav_bytes(np.resize(NOISE, 90 * RATE_HZ).astype(np.float32)))
+    course = Course(
+        source="", audio=[str(tmp_path)], work=tmp_path, hours=1, threads=1, language=None, notify=lambda line: None
+    )
+    lengths = [len(window) for window in course.windows(bundle(), 1, has_short=True)]
+    n_samples = bundle().manifest.n_samples
+    assert all(n > 0.6 * n_samples for n in lengths[:-1:2]) and all(n <= 20 * RATE_HZ for n in lengths[1::2])
+    assert 88 * RATE_HZ < sum(lengths) <= 90 * RATE_HZ
 
 
 def test_folders_are_searched_and_bad_files_left_out(tmp_path: Path) -> None:
