@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,14 +123,9 @@ def _opened_maps(bundle: Bundle, options: DrafterOptions) -> list[TokenMap]:
     ]
     tokenizer = bundle.tokenizer
     fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
-    maps = []
-    try:
-        for file in files:
-            maps.append(TokenMap.open(Path(file), fingerprint=fingerprint))
-    except BaseException:
-        for opened in maps:
-            opened.close()
-        raise
+    with ExitStack() as opened:
+        maps = [opened.enter_context(closing(TokenMap.open(Path(file), fingerprint=fingerprint))) for file in files]
+        opened.pop_all()
     return maps
 
 
@@ -162,12 +158,11 @@ def _ctc(target: TargetModel, options: DrafterOptions) -> Drafter:
             "ctc`, and add it with `specedge export --add-ctc`"
         )
     maps = _opened_maps(bundle, options)
-    try:
+    with ExitStack() as opened:
+        for one in maps:
+            opened.callback(one.close)
         made = open_ctc(bundle, maps, costs_of(target), threads=target.threads, canceller=target.canceller)
-    except BaseException:
-        for opened in maps:
-            opened.close()
-        raise
+        opened.pop_all()
     return weighed(made, target)
 
 
@@ -187,11 +182,9 @@ def _draft(target: TargetModel, options: DrafterOptions) -> Drafter:
     from .draft.lookahead import WEIGHED
 
     maps = _opened_maps(target.bundle, options)
-    try:
-        expected = [token for opened in maps for token in opened.commonest(MOST_EXPECTED // len(maps))]
-    finally:
-        for opened in maps:
-            opened.close()
+    expected = [token for one in maps for token in one.commonest(MOST_EXPECTED // len(maps))]
+    for one in maps:
+        one.close()
     made = open_draft(target, options, costs_of(target), expected=expected)
     is_weighed = options.lookahead in WEIGHED and not isinstance(made, EmptyDrafter)
     return weighed(made, target) if is_weighed else made
@@ -238,15 +231,13 @@ def _usual_pass_s(bundle: Bundle) -> float:
 def _made(names: Sequence[str], target: TargetModel, options: DrafterOptions) -> list[Drafter]:
     """The drafters of these names, for one that keeps the time of all; what finds no memory is left out."""
     unweighed = replace(target, weighs=False)
-    made: list[Drafter] = []
-    try:
+    with ExitStack() as opened:
+        made: list[Drafter] = []
         for name in names:
             lookahead = options.lookahead if name == "draft" else DrafterOptions.lookahead
             made.append(_MAKERS[name](unweighed, replace(options, lookahead=lookahead)))
-    except BaseException:
-        for drafter in made:
-            drafter.close()
-        raise
+            opened.callback(made[-1].close)
+        opened.pop_all()
     return [drafter for drafter in made if not isinstance(drafter, EmptyDrafter)]
 
 

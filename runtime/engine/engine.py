@@ -13,6 +13,7 @@ it).
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import math
@@ -75,6 +76,7 @@ PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size: embe
 ALIGN_CHUNK_ROWS = 32  # 6.6 MB of logits with Whisper's vocabulary
 _N_PACKED_PROBE_ROWS = 6
 _FORK_WAITS_S = 10.0
+_PACKED_APART = {MANY_GRAPH: "-many", SHORT_ENCODER_GRAPH: "-short"}  # when they are first used
 _ENCODER, _CROSS_KV, _DECODER = GRAPH_NAMES  # a speech LLM has a projector in the place of the second
 log = logging.getLogger(__name__)
 
@@ -678,10 +680,8 @@ class Engine:
         if graph == ALIGN_GRAPH:
             require_align(self.bundle.manifest, self.bundle.path)
         folder = self._folder if graph in self._graphs else self.bundle.path
-        if graph == MANY_GRAPH and self._packed is not None:  # packed only where the others are
-            folder = self._packed_folder("-many", self._save_packed_many) or folder
-        if graph == SHORT_ENCODER_GRAPH and self._packed is not None:
-            folder = self._packed_folder("-short", self._save_packed_short) or folder
+        if graph in _PACKED_APART and self._packed is not None:  # packed only where the others are
+            folder = self._packed_folder(_PACKED_APART[graph], functools.partial(self._pack, graph)) or folder
         if graph == _ENCODER and not (folder / self.bundle.manifest.graphs[graph].file).exists():
             folder = self.bundle.path  # what is loaded late may have been evicted
         session = load_graph(self.bundle, graph, self.canceller, folder=folder, threads=self.threads)
@@ -708,19 +708,12 @@ class Engine:
         if self._probe_bits(folder) != self._probe_bits(self.bundle.path):
             raise packed.Unusable(f"ONNX Runtime {RUNTIME_VERSION} computes something else with the weights it packed")
 
-    def _save_packed_many(self, folder: Path) -> None:
-        save_to = self._pack(MANY_GRAPH, folder)
-        if self._packed is not None:  # the same weights packed in the same order: in memory and on disk once
-            decoder = self._packed / self.bundle.manifest.graphs[_DECODER].file
-            packed.share(save_to.with_suffix(".data"), decoder.with_suffix(".data"))
-
-    def _save_packed_short(self, folder: Path) -> None:
-        self._pack(SHORT_ENCODER_GRAPH, folder)
-
-    def _pack(self, graph: str, folder: Path) -> Path:
+    def _pack(self, graph: str, folder: Path) -> None:
         save_to = folder / self.bundle.manifest.graphs[graph].file
         load_graph(self.bundle, graph, self.canceller, folder=self.bundle.path, threads=self.threads, save_to=save_to)
-        return save_to
+        if graph == MANY_GRAPH and self._packed is not None:  # the decoder's weights in its order: on disk once
+            decoder = self._packed / self.bundle.manifest.graphs[_DECODER].file
+            packed.share(save_to.with_suffix(".data"), decoder.with_suffix(".data"))
 
     def _probe_bits(self, folder: Path) -> bytes:
         """Encoder output and logits of made-up input by the graphs in `folder`."""

@@ -88,12 +88,12 @@ class Canceller:
     def cancel(self) -> None:
         """Stop the runs in flight, and every later one until `reset`."""
         self._told = True
-        self._stop_active()
+        self.stop_running()
 
-    def stop_thread(self, ident: int) -> None:
-        """Stop what the thread `ident` runs now."""
+    def stop_running(self, thread: int | None = None) -> None:
+        """Stop what runs now, in all threads or in the one of this number."""
         for run in self._in_flight.copy():
-            if run.thread == ident:
+            if thread in (None, run.thread):
                 run.is_stopped = True
                 run.stop()
 
@@ -148,14 +148,9 @@ class Canceller:
             raise Terminated("terminated") from None
         raise Interrupted("interrupted") from None
 
-    def _stop_active(self) -> None:
-        for run in self._in_flight.copy():
-            run.is_stopped = True
-            run.stop()
-
     def _interrupt(self, number: int) -> None:
         self._signal = number
-        self._stop_active()
+        self.stop_running()
 
     def _watch(self, reader: socket.socket, numbers: Collection[int]) -> None:
         n_seen = 0

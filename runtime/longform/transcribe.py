@@ -393,7 +393,7 @@ class Transcription(Iterator[Segment]):
         self._is_stopped = True
         with self._encoding:
             if self._encodes_in:
-                self._engine.canceller.stop_thread(self._encodes_in)
+                self._engine.canceller.stop_running(self._encodes_in)
 
     def close(self) -> None:
         """Stop early; the audio stream stays the caller's."""

@@ -78,7 +78,7 @@ def test_short_audio_alone_loads_one_encoder_from_packed_weights(cache: Path, mo
     for _ in range(2):
         made = Engine(bundle("int8"), threads=1)
         assert (made.encode(mel, ends_in_silence=True).hidden == expected).all()
-        monkeypatch.setattr(Engine, "_save_packed_short", lambda *_: pytest.fail("packed again"))
+        monkeypatch.setattr(Engine, "_pack", lambda *_: pytest.fail("packed again"))
     assert "encoder" not in made._sessions and len(list(cache.glob("*-short"))) == 1
     shutil.rmtree(cache)  # as if it were evicted: the whole window's encoder comes from the bundle
     assert made.encode(noise_mel(80, 200)).hidden.any()

@@ -77,8 +77,8 @@ def test_one_thread_is_stopped_and_the_next_run_is_not(slow_graph: Path) -> None
     canceller = Canceller()
     session = Session(slow_graph, canceller, threads=1, spin=False)
     ident = threading.get_ident()
-    threading.Timer(0.1, lambda: canceller.stop_thread(ident + 1)).start()
-    threading.Timer(0.3, lambda: canceller.stop_thread(ident)).start()
+    threading.Timer(0.1, lambda: canceller.stop_running(ident + 1)).start()
+    threading.Timer(0.3, lambda: canceller.stop_running(ident)).start()
     with pytest.raises(Interrupted):
         slow_run(session)
     assert not canceller.running and not canceller.cancelled

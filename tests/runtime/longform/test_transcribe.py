@@ -312,7 +312,7 @@ def test_a_stop_reaches_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, made = fake_model()
     said = transcribe(engine, made, open_audio(np.full(16_000, 0.01, np.float32)), TranscribeOptions(language="en"))
     stopped: list[int] = []
-    monkeypatch.setattr(engine, "canceller", SimpleNamespace(stop_thread=stopped.append), raising=False)
+    monkeypatch.setattr(engine, "canceller", SimpleNamespace(stop_running=stopped.append), raising=False)
     encode = engine.encode
     monkeypatch.setattr(engine, "encode", lambda mel: (said.stop(), encode(mel))[1])
     with pytest.raises(Interrupted):
