@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from specedge.export.export import export_to
 from support.tree import ROOT
 
 pytestmark = pytest.mark.programs
@@ -78,8 +79,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not folder:
         pytest.skip("SPECEDGE_REAL_MODELS names no folder with base (tests/real/fetch.py)")
     store = tmp_path_factory.mktemp("store")
-    command = [sys.executable, "-m", "specedge", "export", str(Path(folder, "base"))]
-    subprocess.run(command, env=os.environ | {"SPECEDGE_HOME": str(store)}, check=True, capture_output=True)
+    export_to(str(Path(folder, "base")), store / "models" / "base")
     return store
 
 
@@ -129,16 +129,9 @@ def test_stable_ts(run: Run) -> None:
         assert times == sorted(times) and 0 <= times[0] and times[-1] <= 11.0
 
 
-def test_whisperx(run: Run) -> None:
-    assert _texts(run(PROGRAMS / "whisperx_pipeline.py", RECORDING)) == [TEXT] * 4
-
-
-def test_realtime_stt(run: Run) -> None:
-    assert _texts(run(PROGRAMS / "realtime_stt.py", RECORDING)) == [TEXT] * 4
-
-
-def test_speech_recognition(run: Run) -> None:
-    assert _texts(run(PROGRAMS / "speech_recognition_program.py", RECORDING)) == [TEXT] * 2
+@pytest.mark.parametrize(("program", "n_ways"), [("whisperx_pipeline", 4), ("realtime_stt", 4), ("recognition", 2)])
+def test_programs_that_give_texts(program: str, n_ways: int, run: Run) -> None:
+    assert _texts(run(PROGRAMS / f"{program}.py", RECORDING)) == [TEXT] * n_ways
 
 
 def test_wyoming_faster_whisper(run: Run, tmp_path: Path) -> None:

@@ -37,11 +37,6 @@ class Module:
     def is_package(self) -> bool:
         return self.path.name == "__init__.py"
 
-    @property
-    def summary(self) -> str:
-        """The first paragraph of the docstring's first line, or nothing."""
-        return (ast.get_docstring(self.syntax) or "").split("\n")[0]
-
 
 @functools.cache
 def modules() -> tuple[Module, ...]:
