@@ -122,7 +122,7 @@ def find_silence(folder: Path, dims: Dims) -> Silence:
     tables = {name: np.zeros((dims.n_audio_ctx, dims.n_audio_state), np.float32) for name in names}
     counts = np.zeros((dims.n_audio_ctx, 1), np.float32)
     try:
-        session = Session(path, Canceller(), threads=1, spin=False)
+        session = Session(path, Canceller(), threads=1)
         for seed, n_frames in enumerate(SPEECH_FRAMES):
             speech = made_up_speech(dims.n_mels, min(n_frames, dims.n_frames // 2), seed)
             mel = np.full((1, dims.n_mels, dims.n_frames), FLOOR, np.float32)

@@ -82,7 +82,7 @@ class Reference(GraphBuilder):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "reference.onnx"
             path.write_bytes(model.SerializeToString())
-            session = Session(path, self._canceller, threads=threads_allowed(), spin=False)
+            session = Session(path, self._canceller, threads=threads_allowed())
         binding = session.binding()
         for name, array in taken.items():
             bind_array_input(binding, name, array)

@@ -363,7 +363,7 @@ class SileroDetector:
     def __init__(self, path: Path, canceller: Canceller | None = None) -> None:
         from ..engine.session import Canceller, Session  # only here: it loads ONNX Runtime
 
-        self._session = Session(path, Canceller() if canceller is None else canceller, threads=1, spin=False)
+        self._session = Session(path, Canceller() if canceller is None else canceller, threads=1)
         if set(self._session.inputs) != set(_INPUTS) or not {_PROBABILITIES, *_STATES} <= set(self._session.outputs):
             raise BundleError(
                 f"{path}: not the Silero model expected: it takes {', '.join(self._session.inputs)} and not "

@@ -167,7 +167,6 @@ def _onnxruntime(task: EncoderTask, name: str, canceller: Canceller) -> EncoderR
             task.graph,
             canceller,
             threads=task.threads,
-            spin=False,
             provider=(provider, _SETTINGS.get(provider, {})),
             free_axes={"batch": 1, "n_frames": task.n_frames},
         )

@@ -211,13 +211,13 @@ class Stoppable:
 class Session:
     """One graph loaded, on the CPU unless told otherwise.
 
-    path: the `.onnx` file; threads: worker threads, the calling one included; spin: whether workers wait busily within
-    a pass, for short ones; they sleep behind it, so that graphs that take turns leave each other the cores;
-    keep_buffers: whether a run's buffers stay allocated for the next one; prepack: whether weights are rearranged for
-    the kernels, in memory of their own (else they are used where they are mapped); kleidiai: whether Arm's KleidiAI
-    kernels may be used (with SME some take over at a number of rows, so a row's bits depend on its neighbours);
-    save_to: where to write the optimised graph with its prepacked weights too; provider: another of ONNX Runtime's
-    execution providers and its settings, which must take the whole graph; free_axes: sizes of its free dimensions.
+    path: the `.onnx` file; threads: worker threads, the calling one included; they sleep behind a pass, so that graphs
+    that take turns leave each other the cores; keep_buffers: whether a run's buffers stay allocated for the next one;
+    prepack: whether weights are rearranged for the kernels, in memory of their own (else they are used where they are
+    mapped); kleidiai: whether Arm's KleidiAI kernels may be used (with SME some take over at a number of rows, so a
+    row's bits depend on its neighbours); save_to: where to write the optimised graph with its prepacked weights too;
+    provider: another of ONNX Runtime's execution providers and its settings, which must take the whole graph;
+    free_axes: sizes of its free dimensions.
 
     Raises BundleError when ONNX Runtime cannot load the graph, ResourceError when memory runs out, Interrupted when
     cancelled.
@@ -229,7 +229,6 @@ class Session:
         canceller: Canceller,
         *,
         threads: int,
-        spin: bool,
         keep_buffers: bool = True,
         prepack: bool = True,
         kleidiai: bool = True,
@@ -241,7 +240,6 @@ class Session:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = SEVERITY_FATAL
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
         options.add_session_config_entry("session.force_spinning_stop", "1")
         options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
         if not kleidiai:
@@ -423,7 +421,6 @@ def load_graph(
         path,
         canceller,
         threads=threads,
-        spin=often,
         keep_buffers=often,
         # A packed copy would double the weights for one pass a window.
         prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),

@@ -40,7 +40,7 @@ def test_merged_silence_is_silence_position_by_position(tmp_path: Path) -> None:
         build_encoder(g, dims, weights, "fp32")
     write_short_encoder(tmp_path, dims, tmp_path, Silence(tables=tables, sizes=sizes))
     mel = noise_mel(dims.n_mels, 2 * N_AUDIO + 2, seed=1)
-    session = Session(tmp_path / "encoder_short.onnx", Canceller(), threads=1, spin=False)
+    session = Session(tmp_path / "encoder_short.onnx", Canceller(), threads=1)
     binding = session.binding()
     bind_array_input(binding, "mel", windows := np.stack([mel, mel]))
     features, bias = run_outputs(session, binding, ["features", LOG_COUNTS])

@@ -63,7 +63,7 @@ class CpuBackend:
 
     def load(self, task: EncoderTask, folder: Path, canceller: Canceller) -> EncoderRun:
         assert (folder / "compiled").read_bytes() == b"made once"
-        session = Session(task.graph, canceller, threads=task.threads, spin=False)
+        session = Session(task.graph, canceller, threads=task.threads)
 
         def run(mel: NDArray[np.float32]) -> NDArray[np.float32]:
             assert mel.shape[:2] == (1, task.n_mels) and mel.shape[2] <= task.n_frames

@@ -76,7 +76,7 @@ def test_others_get_windows_of_one_length(made: Bundle, monkeypatch: pytest.Monk
 class CpuRun:
     def __init__(self, task: providers.EncoderTask, canceller: providers.Canceller) -> None:
         self._task = task
-        self._session = providers.Session(task.graph, canceller, threads=1, spin=False)
+        self._session = providers.Session(task.graph, canceller, threads=1)
 
     def __call__(self, mel: np.ndarray) -> np.ndarray:
         assert mel.shape == (1, self._task.n_mels, self._task.n_frames)

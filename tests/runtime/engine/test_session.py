@@ -54,7 +54,7 @@ def slow_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_in_flight_stops_at_once(slow_graph: Path) -> None:
     canceller = Canceller()
-    session = Session(slow_graph, canceller, threads=1, spin=False)
+    session = Session(slow_graph, canceller, threads=1)
     cancelled_at: list[float] = []
 
     def cancel() -> None:
@@ -75,7 +75,7 @@ def test_a_run_in_flight_stops_at_once(slow_graph: Path) -> None:
 @pytest.mark.slow
 def test_one_thread_is_stopped_and_the_next_run_is_not(slow_graph: Path) -> None:
     canceller = Canceller()
-    session = Session(slow_graph, canceller, threads=1, spin=False)
+    session = Session(slow_graph, canceller, threads=1)
     ident = threading.get_ident()
     threading.Timer(0.1, lambda: canceller.stop_running(ident + 1)).start()
     threading.Timer(0.3, lambda: canceller.stop_running(ident)).start()
@@ -85,7 +85,7 @@ def test_one_thread_is_stopped_and_the_next_run_is_not(slow_graph: Path) -> None
 
 
 def test_a_stop_that_comes_late_does_not_end_the_run_behind(tmp_path: Path) -> None:
-    session = Session(write_slow_graph(tmp_path, 50), Canceller(), threads=1, spin=False)
+    session = Session(write_slow_graph(tmp_path, 50), Canceller(), threads=1)
     late = threading.Timer(0.02, session._stop)
     late.start()
     slow_run(session)
@@ -98,9 +98,9 @@ def test_a_cancel_before_the_load_stops_it(slow_graph: Path) -> None:
     canceller = Canceller()
     canceller.cancel()
     with pytest.raises(Interrupted):
-        Session(slow_graph, canceller, threads=1, spin=False)
+        Session(slow_graph, canceller, threads=1)
     canceller.reset()
-    Session(slow_graph, canceller, threads=1, spin=False)
+    Session(slow_graph, canceller, threads=1)
 
 
 def test_a_load_in_flight_stops(slow_graph: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_load_in_flight_stops(slow_graph: Path) -> None:
         timer.start()
         with pytest.raises(Interrupted):
             while True:
-                Session(slow_graph, canceller, threads=1, spin=False)
+                Session(slow_graph, canceller, threads=1)
 
 
 def test_a_cancel_during_the_last_run_is_not_lost() -> None:
@@ -136,7 +136,7 @@ def test_failures_that_are_no_cancel_keep_their_own_error() -> None:
 
 
 def test_a_wrong_input_is_one_line() -> None:
-    session = Session(bundle("int8").file("encoder.onnx"), Canceller(), threads=1, spin=False)
+    session = Session(bundle("int8").file("encoder.onnx"), Canceller(), threads=1)
     binding = session.binding()
     bind_array_input(binding, "mel", np.zeros((1, 3, 10), np.float32))
     binding.bind_output("features", "cpu")
@@ -154,7 +154,7 @@ def test_out_of_memory_is_a_resource_error(text: str, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
     with pytest.raises(ResourceError, match="not enough memory"):
-        Session(bundle("int8").file("encoder.onnx"), Canceller(), threads=1, spin=False)
+        Session(bundle("int8").file("encoder.onnx"), Canceller(), threads=1)
 
 
 def test_handlers_come_back() -> None:
@@ -219,7 +219,7 @@ def test_ctrl_c_in_python_code_is_a_keyboard_interrupt() -> None:
 @needs_signals
 def test_ctrl_c_in_a_run_is_interrupted_and_the_next_run_is_free(slow_graph: Path) -> None:
     canceller = Canceller()
-    session = Session(slow_graph, canceller, threads=1, spin=False)
+    session = Session(slow_graph, canceller, threads=1)
     sent_at: list[float] = []
 
     def send() -> None:
