@@ -161,13 +161,12 @@ def pull_model(
     return target, True
 
 
-def pull_draft(name: str, *, precision: str = "int8") -> tuple[Path, catalogue.KnownDraft]:
+def pull_draft(name: str, *, precision: str = "int8") -> Path:
     """The bundle of the best known draft for the checkpoint `name`, exported into the store unless it is there.
 
     Raises ModelError where none is known, and as `pull_model`.
     """
-    known = catalogue.draft_for(name)
-    return pull_model(known.name, precision=precision)[0], known
+    return pull_model(catalogue.draft_for(name), precision=precision)[0]
 
 
 def draft_inside(bundle: Path) -> tuple[str, bool] | None:

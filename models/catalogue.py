@@ -41,18 +41,6 @@ from specedge.errors import ModelError
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownDraft:
-    """The checkpoint that drafts for another one, by its short name.
-
-    same_encoder: published as trained over the other's encoder, which was left as it is (Gandhi et al. 2023,
-    Distil-Whisper, section 3.1), so that a window is encoded once for both.
-    """
-
-    name: str
-    same_encoder: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A published checkpoint: its short name and folder in the store, millions of parameters, number of languages.
 
@@ -70,7 +58,7 @@ class Checkpoint:
     note: str = ""
     revision: str | None = None
     least_positions: int = 0
-    draft: KnownDraft | None = None
+    draft: str | None = None
     licence: str = ""
     encoder_saves_m: int = 0
     only: tuple[str, ...] = ()
@@ -152,13 +140,8 @@ class PackagedCheckpoint:
 _DATA: dict[str, Any] = json.loads(Path(__file__).with_name("catalogue.json").read_bytes())
 
 
-def _checkpoint(row: dict[str, Any]) -> Checkpoint:
-    draft = KnownDraft(**row["draft"]) if "draft" in row else None
-    return Checkpoint(**row | {"draft": draft, "only": tuple(row.get("only", ()))})
-
-
 CHECKPOINTS: Mapping[str, Checkpoint] = MappingProxyType(
-    {row["name"]: _checkpoint(row) for row in _DATA["checkpoints"]}
+    {row["name"]: Checkpoint(**row | {"only": tuple(row.get("only", ()))}) for row in _DATA["checkpoints"]}
 )
 # Beside these, every name is accepted without "whisper-", and every hub id.
 ALIASES: Mapping[str, str] = MappingProxyType(_DATA["aliases"])
@@ -223,8 +206,8 @@ def conversion_of(folder_name: str) -> Checkpoint | None:
     return next((find(target) for id_, target in _CONVERTED.items() if id_.endswith(f"/{name}")), None)
 
 
-def draft_for(name: str) -> KnownDraft:
-    """The best known draft for the checkpoint called `name`. Raises ModelError, which says what to do without one."""
+def draft_for(name: str) -> str:
+    """The best known draft, by name, for the checkpoint called `name`. Raises ModelError, which says what to do."""
     known = find(name)
     if known is not None and known.draft is not None:
         return known.draft

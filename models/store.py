@@ -222,7 +222,7 @@ def known_draft(name: str) -> Path | None:
     checkpoint = catalogue.find(name)
     if checkpoint is None or checkpoint.draft is None:
         return None
-    names = list(_candidates(checkpoint.draft.name))
+    names = list(_candidates(checkpoint.draft))
     return next((root / n for root in _roots() for n in names if _is_bundle(root / n)), None)
 
 

@@ -159,7 +159,7 @@ def export(
     if draft is not None:
         draft = Path(draft) if Path(draft).is_file() else store.find(draft)
     if with_draft:
-        draft, _ = pull_draft(source, precision=given["precision"])
+        draft = pull_draft(source, precision=given["precision"])
     bundle = export_to(source, out, force=force, **given | {"draft": draft})
     click.echo(f"{bundle.path}: {bundle.manifest.name}, {given['precision']}, {_findings(bundle)}")
     if not bundle.manifest.selfcheck["row_invariance"]["exact"]:

@@ -131,7 +131,7 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> N
         return
     from specedge.export.export import pull_draft, pull_model
 
-    draft = pull_draft(name, precision=precision)[0] if with_draft else None
+    draft = pull_draft(name, precision=precision) if with_draft else None
     target, is_new = pull_model(name, precision=precision, revision=revision, draft=draft)
     if not is_new:
         click.echo(f"{target.name} is installed already; remove it first to export it again", err=True)
@@ -215,11 +215,8 @@ def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
 
 def _known() -> list[dict[str, Any]]:
     names = ("name", "hub_id", "n_params_m", "languages", "licence", "revision", "note")
-    needs = ("disk_mb", "memory_mb", "encoder_work")
-    return [
-        {name: getattr(known, name) for name in (*names, *needs)} | {"draft": known.draft and known.draft.name}
-        for known in catalogue.CHECKPOINTS.values()
-    ]
+    names += ("disk_mb", "memory_mb", "encoder_work", "draft")
+    return [{name: getattr(known, name) for name in names} for known in catalogue.CHECKPOINTS.values()]
 
 
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:

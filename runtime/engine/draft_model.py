@@ -21,6 +21,7 @@ from specedge.errors import UsageError
 from specedge.maps.word_cache import WordCache
 
 from ..bundle.bundle import Bundle, encoder_fingerprint
+from ..bundle.dims import FRAMES_PER_POSITION
 from ..bundle.manifest import DECODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, SPEECH, VECTORS_GRAPH, graph_bytes
 from .engine import Factors, Features
 from .many import BIAS
@@ -63,7 +64,6 @@ class VocabularyVectors:
 
 
 _WARM_POSITIONS = 48  # a whole number of rows of any speech LLM
-FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the frames
 _loaded: weakref.WeakValueDictionary[tuple[str, str, int, bool], DraftModel] = weakref.WeakValueDictionary()
 _loading = threading.Lock()
 
