@@ -59,6 +59,9 @@ def test_layers_of_the_target_become_a_draft_with_its_encoder(
     capsys.readouterr()
     assert train(checkpoint(), audio, out, "--layers", 1) == 0
     assert "going on from step 2" in capsys.readouterr().err
+    out = tmp_path / "draft.safetensors"
+    assert train(checkpoint(), audio, out, "--layers", 1) == 0
+    assert capsys.readouterr().err.endswith(f"specedge: next: specedge export {checkpoint()} --draft {out}\n")
 
 
 @pytest.mark.slow
