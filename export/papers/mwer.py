@@ -28,7 +28,7 @@ from specedge.runtime.text.words import edit_distance
 
 from ..checkpoint import open_checkpoint, open_heads
 from ..training.early_stopping import EarlyStopping, Plan, split
-from ..training.features import LEFT_OUT, Course, RowRecorder, Target, bundle_of
+from ..training.features import LEFT_OUT, Course, RowRecorder, Target, bundle_of, whole_window
 from ..training.nets import IGNORE, HeadNet
 from .train_heads import check_name, net_of, places_of, token_table, write_heads
 
@@ -114,7 +114,7 @@ def nbest_lists(
     for number, samples in enumerate(windows):
         if done_s >= most_s:
             return
-        heard, _ = target.encode(samples)
+        heard = target.encode(samples)
         recorder = RowRecorder()
         prompt, own = target.say(heard, target.language_of(heard), recorder=recorder)
         done_s += len(samples) / 16000
@@ -142,7 +142,7 @@ def nbest_lists(
             ids=(*prompt, *own.tokens, special.eot),
             n_prompt=len(prompt),
             hidden=recorder.rows.copy(),
-            features=heard.hidden.copy(),
+            features=whole_window(heard).copy(),
             source=number,
         )
 

@@ -214,8 +214,8 @@ def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _known() -> list[dict[str, Any]]:
-    names = ("name", "hub_id", "n_params_m", "languages", "licence", "revision", "note")
-    names += ("disk_mb", "memory_mb", "encoder_work", "draft")
+    about = ("name", "hub_id", "n_params_m", "languages", "licence", "revision", "note")
+    names = (*about, "disk_mb", "memory_mb", "encoder_work", "draft")
     return [{name: getattr(known, name) for name in names} for known in catalogue.CHECKPOINTS.values()]
 
 

@@ -220,7 +220,8 @@ def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **g
             f"{made.path}: a draft whose tokens are right so rarely will not save time: more audio and more voices are "
             "needed, or a larger --from"
         )
-    say_next("export", *([target, "--draft", made.path] if made.path.is_file() else [made.path, "--learnable"]))
+    words = (target, "--draft", made.path) if made.path.is_file() else (made.path, "--learnable")
+    say_next("export", *words)
 
 
 def _course(target: str, audio: tuple[str, ...], out: Path, work: Path | None, given: Mapping[str, Any]) -> Course:
