@@ -14,7 +14,6 @@ from specedge.export.papers.train_heads import token_table  # noqa: E402
 from specedge.export.training.nets import HeadNet  # noqa: E402
 
 D, TOKENS = 8, [3, 5, 6, 9]
-RNG = np.random.default_rng(0)
 
 
 def net() -> HeadNet:
@@ -24,9 +23,9 @@ def net() -> HeadNet:
 
 def lists(n: int) -> list[NBest]:
     """Two hypotheses each: one takes token 5 from head 0 and is right, one takes 9 and has two words wrong."""
-    found = []
+    found, rng = [], np.random.default_rng(0)
     for source in range(n):
-        hidden = RNG.standard_normal((6, D)).astype(np.float32)
+        hidden = rng.standard_normal((6, D)).astype(np.float32)
         right = Rated(own_logprob=-1.0, n_errors=0, given=((2, 0, 5),), hidden=hidden)
         wrong = Rated(own_logprob=-0.5, n_errors=2, given=((2, 0, 9), (2, 1, 3)), hidden=hidden)
         found.append(
@@ -51,7 +50,7 @@ def test_expected_errors_are_those_of_the_renormalised_list(tmp_path: Path) -> N
 
 def test_steps_lower_the_expected_errors(tmp_path: Path) -> None:
     made = net()
-    plan = MwerPlan(steps=30, every=10, learning_rate=1e-2)
+    plan = MwerPlan(steps=60, every=20, learning_rate=1e-2)
     trainer = MwerTrainer(plan, made, lists(40), token_table(TOKENS, 12), tmp_path)
     trainer.run_or_go_on("fine-tune", lambda line: None)
     before, _, after, _ = trainer.figures
