@@ -47,7 +47,7 @@ from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, say_language
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.device import threads_allowed
 from specedge.runtime.engine.engine import Features
-from specedge.runtime.engine.many import BIAS
+from specedge.runtime.engine.many import BIAS, by_position
 from specedge.runtime.engine.speech import open_engine
 from specedge.runtime.longform.windows import AudioContext
 from specedge.runtime.options import TranscribeOptions
@@ -108,7 +108,7 @@ class Course:
         return Target(bundle, threads=self.n_threads, language=self.language, beam_size=self.beam_size)
 
     def windows(self, bundle: Bundle, seed: int, *, has_short: bool = False) -> Iterator[Float]:
-        """The audio in windows of `bundle`; `has_short`: every other one is short, two to twenty seconds at most."""
+        """The audio in windows of `bundle`; `has_short`: every other one has 2 to 20 seconds at most."""
         n_samples, rng = bundle.manifest.n_samples, random.Random(f"lengths {seed}")
         short = (round(rng.uniform(*_SHORT_S) * RATE_HZ) if i % 2 else n_samples for i in itertools.count())
         lengths = (min(n, n_samples) for n in short) if has_short else itertools.repeat(n_samples)
@@ -217,9 +217,8 @@ class Target:
         self.language, self.beam_size = language, beam_size
         self.engine = open_engine(bundle, threads=threads)
         self._context = AudioContext(None, self.manifest)
-        stands_in = self.engine.knows_silence and not self.manifest.short_windows
-        asked = None if self.is_llm else "auto" if stands_in else "full"
-        self._as_transcribed = AudioContext(asked, self.manifest, knows_silence=stands_in)
+        asked = None if self.is_llm else "full" if self.manifest.short_windows else "auto"
+        self._as_transcribed = AudioContext(asked, self.manifest, knows_silence=self.engine.knows_silence)
 
     @property
     def is_llm(self) -> bool:
@@ -229,7 +228,7 @@ class Target:
     def encode(self, samples: Float) -> Features:
         """The features of one window of samples at 16 kHz, as `transcribe` makes them."""
         mel, n_content = self.mel(samples)
-        floor = float(mel[:, :n_content].max(initial=-1.0)) - DYNAMIC_RANGE
+        floor = float(mel[:, :n_content].max()) - DYNAMIC_RANGE
         sound = self._as_transcribed.sound(mel, n_content, floor)
         return self.engine.encode(sound.mel, ends_in_silence=sound.ends_in_silence)
 
@@ -515,9 +514,7 @@ def collect_features(wanted: Collection, *, n_rough: int, max_bytes: int, seed: 
 
 def whole_window(features: Features) -> Float:
     """The encoder's output of every position, float32 `[n_ctx, n_audio_state]`: a group of silence is repeated."""
-    if BIAS not in features.cross:
-        return features.hidden
-    return features.hidden.repeat(np.rint(np.exp(features.cross[BIAS][0, 0, 0])).astype(np.int64), axis=0)
+    return by_position(features.hidden, features.cross[BIAS]) if BIAS in features.cross else features.hidden
 
 
 def collect_rows(wanted: Collection, ear: Target | None = None, *, seed: int | None = None) -> None:

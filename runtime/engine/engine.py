@@ -50,7 +50,7 @@ from .kv_cache import MAX_TEXTS, KvCache, copy_rows
 from .kv_cache import Factors as Factors
 from .kv_cache import State as State
 from .made_up import probe_ids, probe_mel
-from .many import BIAS, ManyPass, TextRows, pads_windows
+from .many import BIAS, ManyPass, TextRows, by_position, pads_windows
 from .many import Features as Features
 from .providers import ProviderEncoder, open_provider
 from .scheduler import Budget, Pass, Scheduler
@@ -309,7 +309,7 @@ class Engine:
         if self._has_bias:
             found = self._features(hidden, bias)
         else:  # then a state stands where its positions were
-            found = self._features(np.repeat(hidden, np.rint(np.exp(bias.ravel())).astype(np.int64), axis=1))
+            found = self._features(by_position(hidden, bias))
         return [replace(features, n_frames=windows.shape[2], ends_in_silence=True) for features in found]
 
     def _encode_pass(self, windows: NDArray[np.float32]) -> list[Features]:

@@ -51,6 +51,11 @@ class Features:
         return self.cross["audio"].shape[1] if "audio" in self.cross else 0
 
 
+def by_position(hidden: NDArray[np.float32], log_counts: NDArray[np.float32]) -> NDArray[np.float32]:
+    """States `[..., n_states, n_audio_state]`, each as often as the positions that it stands for."""
+    return hidden.repeat(np.rint(np.exp(log_counts.ravel())).astype(np.int64), axis=-2)
+
+
 class TextRows(NamedTuple):
     """The rows `ids` of one text, behind `length` rows at `place`; `wanted` are those whose logits are wanted."""
 

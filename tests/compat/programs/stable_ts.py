@@ -1,4 +1,4 @@
-"""stable-ts on the real base: transcribe, align, align_words, refine. It gets samples, as there is no ffmpeg."""
+"""stable-ts on real base: transcribe, align, align_words, refine. It gets samples, as there is no ffmpeg."""
 
 import json
 import sys
