@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import pytest
 
@@ -243,5 +244,6 @@ def test_transformers_reads_the_same_files_and_gives_the_same_ids(n_vocab: int, 
     theirs = transformers.WhisperTokenizer.from_pretrained(tmp_path)
     rng = random.Random(6)
     for _ in range(300):
-        text = mixed_text(rng, 20).replace("<|", "< |")  # theirs takes these for special tokens
+        # Without characters that newer versions of Unicode call letters, and what theirs takes for special tokens.
+        text = "".join(c for c in mixed_text(rng, 20) if category(c) != "Cn").replace("<|", "< |")
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), repr(text)

@@ -134,8 +134,8 @@ class Compared:
         if case.openai:
             result = self.openai.transcribe(case.audio(), **openai_options(case))
             theirs = [Line.of(segment) for segment in result["segments"] if segment["text"] != ""]
-            found.append(compare(case.name, "openai-whisper", mine, theirs))
+            found.append(compare(case, "openai-whisper", mine, theirs))
         if case.faster and self.faster is not None:
             segments, _ = self.faster.transcribe(case.audio(), **faster_options(case))
-            found.append(compare(case.name, "faster-whisper", mine, [Line.of(segment) for segment in segments]))
+            found.append(compare(case, "faster-whisper", mine, [Line.of(segment) for segment in segments]))
         return found

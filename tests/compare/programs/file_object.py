@@ -13,7 +13,7 @@ with open(sys.argv[2], "rb") as file:
         temperature=[0.0],
         initial_prompt="Maintenance log.",
         condition_on_previous_text=False,
-        clip_timestamps="0,8",
+        clip_timestamps="0,10",
     )
 for segment in segments:
     print("%d [%.2fs -> %.2fs] %s" % (segment.id, segment.start, segment.end, segment.text))
