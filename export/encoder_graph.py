@@ -121,18 +121,21 @@ def find_silence(folder: Path, dims: Dims) -> Silence:
     path.write_bytes(model.SerializeToString())
     tables = {name: np.zeros((dims.n_audio_ctx, dims.n_audio_state), np.float32) for name in names}
     counts = np.zeros((dims.n_audio_ctx, 1), np.float32)
+    canceller = Canceller()
     try:
-        session = Session(path, Canceller(), threads=1)
-        for seed, n_frames in enumerate(SPEECH_FRAMES):
-            speech = made_up_speech(dims.n_mels, min(n_frames, dims.n_frames // 2), seed)
-            mel = np.full((1, dims.n_mels, dims.n_frames), FLOOR, np.float32)
-            mel[0, :, : speech.shape[1]] = speech
-            binding = session.binding()
-            bind_array_input(binding, "mel", mel)
-            first = min(speech.shape[1] // 2 + BEHIND_POSITIONS, dims.n_audio_ctx - 1)
-            counts[first:] += 1
-            for table, rows in zip(tables.values(), run_outputs(session, binding, list(names.values())), strict=True):
-                table[first:] += rows[0, first:]
+        with canceller.on_sigint():
+            session = Session(path, canceller, threads=1)
+            for seed, n_frames in enumerate(SPEECH_FRAMES):
+                speech = made_up_speech(dims.n_mels, min(n_frames, dims.n_frames // 2), seed)
+                mel = np.full((1, dims.n_mels, dims.n_frames), FLOOR, np.float32)
+                mel[0, :, : speech.shape[1]] = speech
+                binding = session.binding()
+                bind_array_input(binding, "mel", mel)
+                first = min(speech.shape[1] // 2 + BEHIND_POSITIONS, dims.n_audio_ctx - 1)
+                counts[first:] += 1
+                found = run_outputs(session, binding, list(names.values()))
+                for table, rows in zip(tables.values(), found, strict=True):
+                    table[first:] += rows[0, first:]
     finally:
         path.unlink()
     starts = np.arange(0, dims.n_audio_ctx, GROUP_POSITIONS)
