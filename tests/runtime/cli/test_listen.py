@@ -12,32 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specedge.models import store
-from specedge.runtime import model as models
 from specedge.runtime.audio import microphone
 from specedge.runtime.cli import main
 from specedge.runtime.cli.listen import LiveLines, LiveText
 from specedge.runtime.longform.live import LiveUpdate
-from support.fake_cli import fake_model
-from support.fake_engine import scripted_drafter
 from support.sound import wav_bytes
 
 DIM, PLAIN, CLEAR = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
 
-@pytest.fixture(autouse=True)
-def model(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    loaded: list[Any] = []
-
-    def load(path: Path, threads: int | None, budget_bytes: int | None = None, encoder_provider: str = "cpu") -> Any:
-        loaded.append((path, threads or None))
-        return fake_model()
-
-    monkeypatch.setattr(models, "load", load)
-    monkeypatch.setattr(models, "make_drafter", scripted_drafter)
-    monkeypatch.setattr(models, "choose_bundle", lambda path, **_: path)
-    monkeypatch.setattr(store, "find", Path)
-    return loaded
+pytestmark = pytest.mark.usefixtures("model")
 
 
 class Stdin:

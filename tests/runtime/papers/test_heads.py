@@ -36,19 +36,23 @@ DEAR = CostTable((1, 2, 64), (1.0, 1.0, 400.0))
 F32 = NDArray[np.float32]
 
 
-class Oracle:
-    """Heads that know `truth`: each guesses right unless its number is in `wrong`. Checks the rows it is shown."""
-
-    def __init__(self, n_heads: int, prompt: Sequence[int], truth: Sequence[int], wrong: Sequence[int] = ()) -> None:
-        self.n_heads, self.truth, self.wrong = n_heads, [*truth], set(wrong)
-        self.prompt = list(prompt)
-        self.n_calls = 0
+class Guessing:
+    """Heads without a graph."""
 
     def begin(self, features: Any, n_heard: int) -> None:
         pass
 
     def another(self) -> Any:
         return self
+
+
+class Oracle(Guessing):
+    """Heads that know `truth`: each guesses right unless its number is in `wrong`. Checks the rows it is shown."""
+
+    def __init__(self, n_heads: int, prompt: Sequence[int], truth: Sequence[int], wrong: Sequence[int] = ()) -> None:
+        self.n_heads, self.truth, self.wrong = n_heads, [*truth], set(wrong)
+        self.prompt = list(prompt)
+        self.n_calls = 0
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
         self.n_calls += 1
@@ -68,18 +72,12 @@ class Oracle:
         return ids, probs
 
 
-class Noise:
+class Noise(Guessing):
     """Heads that guess at random, and whose probabilities say nothing."""
 
     def __init__(self, n_heads: int, seed: int) -> None:
         self.n_heads, self.rng = n_heads, np.random.default_rng(seed)
         self.n_calls = 0
-
-    def begin(self, features: Any, n_heard: int) -> None:
-        pass
-
-    def another(self) -> Any:
-        return self
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
         self.n_calls += 1
