@@ -49,14 +49,15 @@ _RAPL = Path("/sys/class/powercap")
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way of transcribing: a drafter with what it is given, and how much of a window is encoded (None: as usual)."""
+    """A way of transcribing: a drafter with what it is given, the options, and what tells it from others like it."""
 
     drafter: DrafterOptions
-    audio_context: str | None = None
+    options: TranscribeOptions = TranscribeOptions()
+    note: str = ""
 
     @property
     def name(self) -> str:
-        return self.drafter.name + ("" if self.audio_context is None else f", {self.audio_context}")
+        return f"{self.drafter.name}, {self.note}" if self.note else self.drafter.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,18 +153,15 @@ class _Stand:
 
     def listen(self, made: tuple[Way, Drafter], one: Recording) -> Heard:
         way, drafter = made
-        options = TranscribeOptions(language=one.language)
-        if way.audio_context is not None:
-            options = replace(options, audio_context=way.audio_context)
         before = _joules()
-        heard = hear(self._engine, self._bundle, one.file, options, drafter)
+        heard = hear(self._engine, self._bundle, one.file, replace(way.options, language=one.language), drafter)
         return replace(heard, joules=_joules() - before)
 
     def live_s(self, one: Recording, way: Way) -> float:
         """Seconds from the end of an utterance to its last text, where the looks before it kept up."""
         self.close()
         drafter = self._make(way, weighs=True)
-        live = LiveTranscriber(self._engine, self._bundle, TranscribeOptions(language=one.language), drafter)
+        live = LiveTranscriber(self._engine, self._bundle, replace(way.options, language=one.language), drafter)
         sound = decode_audio(one.file)
         for block in np.array_split(sound, max(1, round(len(sound) / SAMPLE_RATE / BLOCK_S))):
             live.feed(block)
@@ -184,13 +182,14 @@ def bench(
 ) -> Findings:
     """All of it. ways: plain decoding first; n_rounds: None for as many as take a minute; peers: opens them, when ours
     are done. Raises what a transcription does, and UsageError for a drafter that is not there, no sound, or a model
-    that cannot encode short audio alone though a way asks for it."""
-    if any(way.audio_context == "auto" for way in ways) and not getattr(engine, "knows_silence", False):
+    that cannot encode short audio alone though that is compared with whole windows."""
+    contexts = {way.options.audio_context for way in ways}
+    if len(contexts) > 1 and not getattr(engine, "knows_silence", False):
         raise UsageError(
             f"{bundle.path}: lacks the encoder for short audio, which `specedge export` --add-short-audio adds"
         )
-    plain = {way.audio_context: way.name for way in reversed(ways) if way.drafter.name == PLAIN}
-    agrees_with = {way.name: plain[way.audio_context] for way in ways}
+    plain = {way.options.audio_context: way.name for way in reversed(ways) if way.drafter.name == PLAIN}
+    agrees_with = {way.name: plain[way.options.audio_context] for way in ways}
     stand = _Stand(engine, bundle, ways)
     try:
         rounds = measure_rounds(agrees_with, found, n_rounds, begin=stand.begin, listen=stand.listen, on_heard=on_heard)
@@ -261,7 +260,9 @@ def recommended(rows: Mapping[str, Row], ways: Sequence[Way], n_rounds: int) -> 
         name, row = way.drafter.name, rows[way.name]
         if row.counted is None or row.decoder_speed_up is None or row.end_to_end is None or plain is None:
             continue
-        is_sound = row.different == 0 and row.dropped is None and way.audio_context == ways[0].audio_context
+        is_sound = (
+            row.different == 0 and row.dropped is None and way.options.audio_context == ways[0].options.audio_context
+        )
         if is_sound and (name == PLAIN or (name != "auto" and row.counted.passes < plain.passes)):
             options[name], decoder[name], end_to_end[name] = way.drafter, row.decoder_speed_up, row.end_to_end
     found = recommend(decoder, end_to_end, rounds=n_rounds)

@@ -119,7 +119,7 @@ def _ways(bundle: Bundle, given: dict[str, Any]) -> list[Way]:
 
     from ..bench.measure import Way
     from ..drafters.registry import runnable
-    from ..options import DRAFTERS, HAS_MODEL, READS_MAPS, DrafterOptions
+    from ..options import DRAFTERS, HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
 
     token_maps, draft_model = given["token_maps"], given["draft_model"]
     able = runnable(bundle, DrafterOptions("auto", token_maps=token_maps, draft_model=draft_model))
@@ -148,8 +148,10 @@ def _ways(bundle: Bundle, given: dict[str, Any]) -> list[Way]:
         )
         for name in dict.fromkeys(("none", *asked))
     ]
-    contexts = ("full", "auto") if given["audio_context"] else (None,)
-    return [Way(drafter=each, audio_context=how) for how in contexts for each in drafters]
+    if not given["audio_context"]:
+        return [Way(drafter=each) for each in drafters]
+    full_or_short = [(how, TranscribeOptions(audio_context=how)) for how in ("full", "auto")]
+    return [Way(drafter=each, options=options, note=how) for how, options in full_or_short for each in drafters]
 
 
 def _peers(given: tuple[str, ...], bundle: Bundle, threads: int) -> Callable[[], list[Peer]]:

@@ -4,7 +4,7 @@
     python tests/bench/lossless.py [--tokens 100000]        # without a model: small random ones, on noise
                                    [--limit-s 600] [--seed 0] [--threads 1] [--encoder-provider NAME]
 
-A SET is a .jsonl file (common.py) or an audio file. A few recordings with pauses between them are one sound, which is
+A SET is a .jsonl file, a folder or an audio file. A few recordings with pauses between them are one sound, which is
 transcribed plainly and then with each drafter, by options in turn: with timestamps and without, behind a prompt, with
 word times, and with a fallback to higher temperatures. Drafters live on from sound to sound, and always draft. Ids,
 log-probabilities, silence, segments with their times, seeks and words are compared with ==, windows thrown away in
@@ -34,11 +34,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import BenchError, Recording, Sound, made, print_json, print_table, recordings, sounds  # noqa: E402
+from bench.common import BenchError, Sound, made, print_json, print_table, recordings  # noqa: E402
 
+from specedge import decode_audio  # noqa: E402
 from specedge.maps.build import build  # noqa: E402
 from specedge.maps.tmap_format import text_fingerprint  # noqa: E402
 from specedge.models import store  # noqa: E402
+from specedge.runtime.bench.recordings import Recording  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.bundle.manifest import SPEECH  # noqa: E402
 from specedge.runtime.decoding.drafter import Drafter, TargetModel  # noqa: E402
@@ -121,7 +123,7 @@ class Ledger:
 def joined(found: Sequence[Recording], seed: int, *, again: bool) -> Iterator[Sound]:
     """Sounds of up to four recordings with pauses between; all of them once, or again and again."""
     rng = np.random.default_rng([seed, 2])
-    pieces = list(sounds(found))
+    pieces = [decode_audio(one.file) for one in found]
     for turn in itertools.count():
         order = rng.permutation(len(pieces)) if turn else range(len(pieces))
         for first in range(0, len(order), 4):

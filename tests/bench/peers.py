@@ -36,9 +36,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench.common import RATE_HZ, BenchError, Recording, print_json, print_table, recordings, sounds  # noqa: E402
+from bench.common import RATE_HZ, BenchError, print_json, print_table, recordings  # noqa: E402
 
+from specedge import decode_audio  # noqa: E402
 from specedge.runtime.bench.errors import word_errors  # noqa: E402
+from specedge.runtime.bench.recordings import Recording  # noqa: E402
 
 OURS = "specedge"
 SETTLE_STEP_S, SETTLE_LIMIT_S = 0.05, 3.0
@@ -126,13 +128,13 @@ def contenders(peers: Sequence[str], drafters: str, contexts: str) -> list[Conte
 def written(found: Sequence[Recording], folder: Path) -> list[Path]:
     """The recordings as 16-bit WAV files, which all peers read."""
     paths = []
-    for number, sound in enumerate(sounds(found)):
+    for number, one in enumerate(found):
         paths.append(folder / f"{len(list(folder.iterdir()))}-{number}.wav")
         with wave.open(str(paths[-1]), "wb") as file:
             file.setnchannels(1)
             file.setsampwidth(2)
             file.setframerate(RATE_HZ)
-            file.writeframes((sound.clip(-1, 1) * 32767).round().astype("<i2").tobytes())
+            file.writeframes((decode_audio(one.file).clip(-1, 1) * 32767).round().astype("<i2").tobytes())
     return paths
 
 
@@ -232,7 +234,7 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("sets", nargs="+", metavar="SET", help="a .jsonl file, or an audio file")
+    parser.add_argument("sets", nargs="+", metavar="SET", help="a .jsonl file, a folder or an audio file")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=MODEL[,PYTHON]")
     parser.add_argument("--ours", default="none", metavar="DRAFTERS", help="with commas; draft=MODEL names a draft")
     parser.add_argument("--contexts", default="full", help="of ours: full, auto, with commas")

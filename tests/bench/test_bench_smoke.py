@@ -14,14 +14,13 @@ from support.noise import SAMPLES
 from support.paths import DEMO
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("lossless", "peers", "soak")
+PROGRAMS = ("lossless", "papers", "peers", "soak")
 
 
 @pytest.fixture
 def speech(tmp_path: Path) -> Path:
-    """A set of the two recordings, and of a part of one that has no text."""
-    rows: list[dict[str, Any]] = [{"audio": str(path), "text": "a word"} for path in SAMPLES]
-    rows.append({"file": str(SAMPLES[0]), "start": 8000, "samples": 16_000})
+    """A set of the two recordings, of which one has no text."""
+    rows = [{"audio": str(SAMPLES[0]), "text": "a word"}, {"audio": str(SAMPLES[1])}]
     path = tmp_path / "some.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
