@@ -67,8 +67,10 @@ class MediaReader:
         self._is_counted = _is_counted(file)
         self._reason = "it ends inside a page" if head[:4] == b"OggS" and _ends_inside_a_page(file) else ""
         file.seek(0)
+        # Labels may be in any encoding, which PyAV 19 bears without being told.
+        labels: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
         try:
-            self._container = av.open(file, "r", metadata_errors="ignore", options=_OPTIONS)
+            self._container = av.open(file, "r", options=_OPTIONS, **labels)
         except (av.FFmpegError, OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             if begins_as_media(head):
