@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ from support.ctc_heads import bundle_with_head, random_head
 from support.drafting import Scripted, plain_fields, tree
 from support.exported import bundle
 from support.qwen_checkpoints import qwen_bundle, qwen_engine
-from support.row_passes import rows_in_passes
 from support.speech_checkpoints import speech_bundle, speech_engine
 
 N_TOKENS = 24
@@ -35,6 +36,27 @@ def special(llm: str) -> SpeechTokens:
     tokens = LLMS[llm][0]().manifest.tokens
     assert isinstance(tokens, SpeechTokens)
     return tokens
+
+
+def rows_in_passes(engine: Any, sizes: Sequence[int], ids: Sequence[int], before: Sequence[int] = ()) -> bytes:
+    """Logits of `ids` behind the rows `before`, over made-up audio, in passes of these sizes in turn.
+
+    The rows in front are passed in two parts, of which the first is odd.
+    """
+    state, found, done = engine.start(engine.encode(probe_mel(engine.dims))), [], 0
+    for part in (before[:41], before[41:]):
+        if part:
+            engine.forward(state, part, [len(part) - 1])
+            engine.commit(state, len(part))
+    for size in itertools.cycle(sizes):
+        rows = ids[done : done + size]
+        if not rows:
+            break
+        found.append(engine.forward(state, rows).copy())
+        engine.commit(state, len(rows))
+        done += len(rows)
+    engine.release(state)
+    return np.concatenate(found).tobytes()
 
 
 @pytest.mark.parametrize(("llm", "n_before"), [*((llm, n) for llm in LLMS for n in (0, 3, 200)), ("normed heads", 700)])

@@ -98,6 +98,17 @@ def test_containers_are_read(tmp_path: Path, codec: str, container: str, through
     assert abs(len(got) - 3 * SAMPLE_RATE) < 2000 and np.abs(got).max() == pytest.approx(0.5, abs=0.1)
 
 
+def test_pyav_19_has_no_metadata_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens, data = av.open, encoded(NOISE[:16_000, None], SAMPLE_RATE, "aac", "adts")
+
+    def open_of_19(file: Any, mode: str, options: Any) -> Any:
+        return opens(file, mode, options=options)
+
+    monkeypatch.setattr(av, "__version__", "19.0.2")
+    monkeypatch.setattr(av, "open", open_of_19)
+    assert len(decode(io.BytesIO(data))) > 15_000
+
+
 def test_the_sound_of_a_video_is_read_or_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for n_samples in (32_000, 0):
         path = tmp_path / f"{n_samples}.mp4"

@@ -132,8 +132,10 @@ def test_only_remember_reads_and_writes_the_users_cache(home: Path) -> None:
         for _ in range(4):
             made.end((5, 6, 7, 8))
         assert store.user_cache_path().exists() == (remember or home.exists())
+        made.close()
     again = make_drafter(DrafterOptions("ngram", remember=True), here())
     assert drafted(again, bundle(), (5, 6))[:1] == [7]
+    again.close()
     forgetful = make_drafter("ngram", here())
     assert drafted(forgetful, bundle(), (5, 6)) == []
 

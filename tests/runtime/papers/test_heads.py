@@ -39,6 +39,8 @@ F32 = NDArray[np.float32]
 class Guessing:
     """Heads without a graph."""
 
+    n_calls = 0
+
     def begin(self, features: Any, n_heard: int) -> None:
         pass
 
@@ -52,7 +54,6 @@ class Oracle(Guessing):
     def __init__(self, n_heads: int, prompt: Sequence[int], truth: Sequence[int], wrong: Sequence[int] = ()) -> None:
         self.n_heads, self.truth, self.wrong = n_heads, [*truth], set(wrong)
         self.prompt = list(prompt)
-        self.n_calls = 0
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
         self.n_calls += 1
@@ -77,7 +78,6 @@ class Noise(Guessing):
 
     def __init__(self, n_heads: int, seed: int) -> None:
         self.n_heads, self.rng = n_heads, np.random.default_rng(seed)
-        self.n_calls = 0
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
         self.n_calls += 1
