@@ -123,7 +123,8 @@ def openvino(model: str, job: dict[str, Any]) -> tuple[str, Transcribe]:
     import openvino_genai
 
     theirs = openvino_genai.WhisperPipeline(model, "CPU", INFERENCE_NUM_THREADS=job["threads"])
-    asked = {"language": f"<|{job['language']}|>", "task": "transcribe", "return_timestamps": True}
+    spoken = {"language": f"<|{job['language']}|>", "task": "transcribe"}
+    asked = {"return_timestamps": True, **(spoken if theirs.get_generation_config().is_multilingual else {})}
 
     def transcribe(file: str) -> dict[str, Any]:
         return {"text": theirs.generate(_samples(file).tolist(), **asked).texts[0]}

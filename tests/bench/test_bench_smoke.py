@@ -20,8 +20,7 @@ PROGRAMS = ("lossless", "papers", "peers", "soak")
 @pytest.fixture
 def speech(tmp_path: Path) -> Path:
     """A set of the two recordings, of which one has no text."""
-    rows = [{"audio": str(SAMPLES[0]), "text": "a word"}, {"audio": str(SAMPLES[1])}]
-    path = tmp_path / "some.jsonl"
+    path, rows = tmp_path / "some.jsonl", [{"audio": str(SAMPLES[0]), "text": "a word"}, {"audio": str(SAMPLES[1])}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
