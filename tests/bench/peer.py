@@ -20,7 +20,7 @@ Transcribe = Callable[..., dict[str, Any]]
 
 
 def specedge(model: str, job: dict[str, Any]) -> tuple[str, Transcribe]:
-    """Drafters live as over the files of one command; draft=MODEL is the drafter draft with that model."""
+    """Drafters live until a file comes again, as over those of one command; draft=MODEL is draft with that model."""
     import specedge
     from specedge.runtime.decoding.drafter import TargetModel
 
@@ -28,13 +28,14 @@ def specedge(model: str, job: dict[str, Any]) -> tuple[str, Transcribe]:
     from bench.common import made
 
     ours = specedge.WhisperModel(model, cpu_threads=job["threads"], encoder_provider=job.get("encoder_provider", "cpu"))
-    drafters: dict[tuple[str, str], Any] = {}
+    drafters: dict[tuple[str, str], tuple[Any, set[str]]] = {}
 
     def transcribe(file: str, drafter: str, audio_context: str) -> dict[str, Any]:
         key = drafter, audio_context
-        if key not in drafters:
-            drafters[key] = made(drafter, TargetModel(ours.bundle, threads=ours.threads), job["maps"])
-        segments, info = ours.transcribe(file, job["language"], drafter=drafters[key], audio_context=audio_context)
+        if key not in drafters or file in drafters[key][1]:  # it would draft what it has heard
+            drafters[key] = made(drafter, TargetModel(ours.bundle, threads=ours.threads), job["maps"]), set()
+        drafters[key][1].add(file)
+        segments, info = ours.transcribe(file, job["language"], drafter=drafters[key][0], audio_context=audio_context)
         found = list(segments)
         counted = info.speculation
         return {
