@@ -68,7 +68,7 @@ def _check(bundle: Bundle, weights: Weights, spec: Spec, precision: Precision, c
     ids = probe_ids(dims, N_LLM_IDS) if is_llm else check_ids(bundle)
 
     def opened(*graphs: str) -> Engine:
-        return open_engine(bundle, threads=PROBE_THREADS, cache=False, canceller=canceller, loads=graphs)
+        return open_engine(bundle, threads=PROBE_THREADS, canceller=canceller, loads=graphs)
 
     # One session at a time and the reference last, so that the largest models stay within the export's memory.
     engine = opened()
@@ -92,7 +92,7 @@ def _check(bundle: Bundle, weights: Weights, spec: Spec, precision: Precision, c
         engine.unload("align")
         wanted = _whisper(mel, ids, bundle.manifest, weights, canceller)
     if PLAIN_ENCODER_GRAPH in bundle.manifest.graphs:
-        session = load_graph(bundle, PLAIN_ENCODER_GRAPH, canceller, folder=bundle.path, threads=PROBE_THREADS)
+        session = load_graph(bundle, PLAIN_ENCODER_GRAPH, canceller, threads=PROBE_THREADS)
         measured["plain_features"] = encoder_output(session, mel[None], dims.n_audio_state)[0]
         wanted["plain_features"] = wanted["features"]
     numbers = {f"{part}_relative_error": relative_error(measured[part], wanted[part]) for part in measured}

@@ -378,9 +378,9 @@ def device_folder() -> Path:
     return cache_home() / "calibration"
 
 
-def packed_folder() -> Path:
-    """Where weights packed for this CPU lie, a folder for each bundle; it need not exist."""
-    return cache_home() / "prepacked"
+def compiled_folder() -> Path:
+    """Where OpenVINO keeps the encoders that it compiled; it need not exist."""
+    return cache_home() / "compiled"
 
 
 def downloads_folder() -> Path:

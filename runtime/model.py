@@ -34,7 +34,7 @@ from .decoding.drafter import Drafter, TargetModel
 from .decoding.languages import UNKNOWN_LANGUAGE, say_language
 from .drafters.kept import KeptDrafters, Loan
 from .drafters.registry import make_drafter, threads_here
-from .engine.packed import map_large_blocks
+from .engine.heap import map_large_blocks
 from .longform.segments import Segment, TranscriptionInfo
 from .longform.transcribe import Transcription, transcribe, vote
 from .longform.windows import MIN_FRAMES

@@ -88,7 +88,7 @@ def bench(ctx: click.Context, /, recordings: tuple[str, ...], **given: Any) -> N
     from ..bench.recordings import read_recordings
     from ..console import Progress
     from ..drafters.registry import threads_here
-    from ..engine.packed import map_large_blocks
+    from ..engine.heap import map_large_blocks
     from ..engine.speech import open_engine
 
     if "-" in recordings:

@@ -18,7 +18,7 @@ from ..console import is_terminal, notify
 from .describe import format_size, table
 from .options import JSON, ModelOptions, installed_models
 
-KINDS = ("models", "downloads", "packed", "measured", "learned")
+KINDS = ("models", "downloads", "compiled", "measured", "learned")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +46,16 @@ class _Kept:
     "-m", "--model", metavar="MODEL", shell_complete=installed_models, help="With --learned: this model's text of ids."
 )
 def disk(as_json: bool, what: tuple[str, ...], yes: bool, learned: bool, model: str | None) -> None:
-    """Show or remove what specedge keeps on this machine: models, packed weights, measurements, learned text.
+    """Show or remove what specedge keeps on this machine: models, measurements, learned text.
 
-    Nothing is learned beyond a run unless you ask for it. Packed weights are made again when a model is loaded;
-    measurements by `specedge doctor --calibrate` and `specedge bench`. A line of --learned is a vocabulary, a key, an
-    id and its count. To uninstall, clear all and then `pip uninstall specedge`.
+    Nothing is learned beyond a run unless you ask for it. Encoders that OpenVINO compiled are made again when a model
+    is loaded, measurements by `specedge doctor --calibrate` and `specedge bench`. A line of --learned is a vocabulary,
+    a key, an id and its count. To uninstall, clear all and then `pip uninstall specedge`.
 
     \b
     Examples:
       specedge disk
-      specedge disk --clear packed --clear learned
+      specedge disk --clear measured --clear learned
       specedge disk --clear all --yes
       specedge disk --learned > learned.jsonl
     """
@@ -128,7 +128,7 @@ def _kept(what: str) -> _Kept:
         return _learned()
     where, about = {
         "downloads": (device.downloads_folder, "checkpoints that are not exported yet"),
-        "packed": (device.packed_folder, "weights as this CPU wants them"),
+        "compiled": (device.compiled_folder, "encoders for OpenVINO"),
         "measured": (device.device_folder, "by doctor, bench and checks of rows"),
     }[what]
     return _Kept(what=what, where=where(), paths=_inside(where()), about=about)

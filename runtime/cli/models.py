@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +41,7 @@ def list_models(as_json: bool, known: bool) -> None:
 
     With --known the models that can be pulled: MB on disk of the int8 bundle, about the peak memory of a transcription
     in MB, the encoder's arithmetic for a window as a multiple of tiny's, the number of languages, the best known draft
-    and the licence. Weights packed for the CPU take disk beside the bundle. JSON has hub ids, pinned commits and notes
-    too.
+    and the licence. JSON has hub ids, pinned commits and notes too.
 
     \b
     Examples:
@@ -156,7 +153,7 @@ def _about_draft(target: Path) -> str:
 @models.command()
 @click.argument("name", shell_complete=installed_models)
 def rm(name: str) -> None:
-    """Remove the model NAME from the store, with its packed weights.
+    """Remove the model NAME from the store.
 
     `specedge disk` shows what else lies on disk.
 
@@ -164,24 +161,8 @@ def rm(name: str) -> None:
     Examples:
       specedge models rm small
     """
-    packed = [] if name in catalogue.FILES else _packed(name)
     removed = store.remove_file(name) if name in catalogue.FILES else store.remove(name)
-    for folder in packed:
-        shutil.rmtree(folder, ignore_errors=True)
     click.echo(f"removed {removed}", err=True)
-
-
-def _packed(name: str) -> list[Path]:
-    """The packed weights of a stored model and of the draft inside, none of a model that cannot be read."""
-    from ..bundle.bundle import read_manifest
-    from ..bundle.manifest import DRAFT_FOLDER
-    from ..device import packed_folder
-
-    found: list[Path] = []
-    for place in (store.folder() / name, store.folder() / name / DRAFT_FOLDER):
-        with contextlib.suppress(BundleError, OSError):
-            found += packed_folder().glob(f"{read_manifest(place)[1][:24]}-*")
-    return found
 
 
 def _installed() -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ or False behind a switch (or "no" before its name), lists with commas. The short
 from __future__ import annotations
 
 import math
-import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -414,12 +413,6 @@ class ModelOptions:
         names=("--download",),
         group="Model",
     )
-    packs: bool = described(
-        True,
-        "Do not keep weights packed for this CPU, twice the model's size: every start takes longer.",
-        names=("--packed",),
-        group="Model",
-    )
 
     def __post_init__(self) -> None:
         if self.threads < 0:
@@ -443,8 +436,6 @@ class ModelOptions:
         """The model in this folder. Raises ModelError, ProviderError."""
         from ..model import WhisperModel
 
-        if not self.packs:
-            os.environ["SPECEDGE_CACHE_BYTES"] = "0"
         return WhisperModel(path, cpu_threads=self.threads, encoder_provider=self.encoder_provider)
 
 

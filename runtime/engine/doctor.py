@@ -90,7 +90,7 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
     canceller = Canceller()
     with canceller.on_sigint():
         for count in counts:  # one engine at a time: a large model need not fit twice
-            engine = open_engine(bundle, threads=count, cache=False, canceller=canceller)
+            engine = open_engine(bundle, threads=count, canceller=canceller)
             if features is None or references is None:
                 golden = _golden_difference(engine, bundle.manifest.selfcheck)
                 features = engine.encode(probe_mel(engine.dims, bundle.manifest.n_frames))

@@ -38,7 +38,7 @@ class VocabularyVectors:
 
     def __init__(self, bundle: Bundle, canceller: Canceller) -> None:
         self.n_state = bundle.manifest.dims.n_text_state
-        self._session = load_graph(bundle, VECTORS_GRAPH, canceller, folder=bundle.path, threads=1)
+        self._session = load_graph(bundle, VECTORS_GRAPH, canceller, threads=1)
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of token ids, int64 [n]: float32 [n, n_text_state]. Raises Interrupted."""
@@ -93,7 +93,6 @@ class DraftModel:
         bundle: Bundle,
         *,
         threads: int,
-        cache: bool = True,
         canceller: Canceller | None = None,
         learns: bool = False,
     ) -> None:
@@ -115,7 +114,6 @@ class DraftModel:
             self.engine = open_engine(
                 bundle,
                 threads=threads,
-                cache=cache,
                 canceller=self._relay,
                 loads=bundle.manifest.graph_names[1:],
                 decoder=decoder,

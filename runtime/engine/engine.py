@@ -13,7 +13,6 @@ it).
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import math
@@ -21,15 +20,14 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
+from specedge.errors import Interrupted, SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
 from ..bundle.dims import GROUP_POSITIONS
@@ -44,18 +42,16 @@ from ..bundle.manifest import (
 )
 from ..device import most_threads, threads_allowed
 from ..options import CPU
-from . import packed
+from . import heap
 from .exactness import rows_are_exact
 from .kv_cache import MAX_TEXTS, KvCache, copy_rows
 from .kv_cache import Factors as Factors
 from .kv_cache import State as State
-from .made_up import probe_ids, probe_mel
 from .many import BIAS, ManyPass, TextRows, by_position, pads_windows
 from .many import Features as Features
-from .providers import ProviderEncoder, open_provider
+from .providers import open_provider
 from .scheduler import Budget, Pass, Scheduler
 from .session import (
-    RUNTIME_VERSION,
     Canceller,
     Session,
     bind_array_input,
@@ -72,11 +68,8 @@ MANY_SINCE = (1, 32)  # the version of ONNX Runtime whose attention takes texts 
 MAX_MERGED_ROWS = 64  # of passes of several callers: beyond a few dozen a pass costs as much as two
 MAX_FEATURE_BYTES = 16 << 20
 SHARED_POSITIONS = 1024  # windows of 30 s gain nothing from sharing a pass (docs/experiments)
-PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size: embedding and projection no longer share
 ALIGN_CHUNK_ROWS = 32  # 6.6 MB of logits with Whisper's vocabulary
-_N_PACKED_PROBE_ROWS = 6
 _FORK_WAITS_S = 10.0
-_PACKED_APART = {MANY_GRAPH: "-many", SHORT_ENCODER_GRAPH: "-short"}  # when they are first used
 _ENCODER, _CROSS_KV, _DECODER = GRAPH_NAMES  # a speech LLM has a projector in the place of the second
 log = logging.getLogger(__name__)
 
@@ -108,11 +101,11 @@ class Engine:
     `fork`, `commit`, `rewind` and `release` do not wait for a pass, nor do `cancel` and `reset`. Whoever holds `lock`
     has the engine alone.
 
-    bundle: opened and verified; threads: by default the physical cores that this process may use; cache: whether
-    weights packed for this CPU are kept for the next start; canceller: give one to stop the loading too; loads: the
-    graphs to load now, by default those of any transcription, any other when it is first used; decoder: the graph that
-    decodes, another one for a draft that learns or that knows the frequent tokens alone; budget_bytes: of keys and
-    values of the windows in work, see `budget`; encoder_provider: what the encoder runs on, see `providers`.
+    bundle: opened and verified; threads: by default the physical cores that this process may use; canceller: give one
+    to stop the loading too; loads: the graphs to load now, by default those of any transcription, any other when it is
+    first used; decoder: the graph that decodes, another one for a draft that learns or that knows the frequent tokens
+    alone; budget_bytes: of keys and values of the windows in work, see `budget`; encoder_provider: what the encoder
+    runs on, see `providers`.
 
     Raises BundleError when a graph cannot be loaded or is not the manifest's, UsageError when `threads` is out of
     range, the bundle holds another kind of model or the provider is not there, ProviderError when the provider fails,
@@ -126,7 +119,6 @@ class Engine:
         bundle: Bundle,
         *,
         threads: int | None = None,
-        cache: bool = True,
         canceller: Canceller | None = None,
         loads: Collection[str] | None = None,
         decoder: str = _DECODER,
@@ -167,7 +159,7 @@ class Engine:
         self.lock = Scheduler(self._run_passes, self._merges, self._fits)
         self._budget = Budget(budget_bytes, lambda: self.lock.idle_s)
         self.canceller = canceller or Canceller()
-        self._decoder = _DECODER
+        self._decoder = decoder
         self._sessions: dict[str, Session] = {}
         self._n_columns = 0  # of the decoder's logits, of which the first `n_vocab` count
         self._positions = np.minimum(np.arange(self.dims.n_text_ctx + 2, dtype=np.int64), self.dims.n_text_ctx - 1)
@@ -175,21 +167,10 @@ class Engine:
         self._many: ManyPass | None = None
         self._row_numbers = itertools.count()
         self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
-        self._provider: ProviderEncoder | None = None  # behind packing, which compares the CPU's encoder with itself
-        self._packed = self._packed_folder("", self._save_packed) if cache else None
-        self._decoder = decoder
         self._provider = open_provider(encoder_provider, bundle, threads=self.threads, canceller=self.canceller)
-        if self._provider is not None:
-            loads = [graph for graph in loads if graph != _ENCODER]
-        try:
-            self._load(loads, self._packed or bundle.path)
-        except BundleError as error:
-            if self._packed is None:
-                raise
-            # Evicted by another process since the look-up, or saved wrongly.
-            packed.set_aside(self._packed, str(error))
-            self._packed = None
-            self._load(loads, bundle.path)
+        for graph in loads:
+            if graph != _ENCODER or self._provider is None:
+                self._session(decoder if graph == _DECODER else graph)
 
     # ------------------------------------------------------------------------------------------------------- encoder
     @property
@@ -265,7 +246,7 @@ class Engine:
                 windows = np.ascontiguousarray(mels[first : first + n_shared], np.float32)
                 with self.lock:
                     features += self._encode_shared(windows, ends_in_silence=ends_in_silence)
-                    packed.trim_heap()
+                    heap.trim_heap()
             for window in features:
                 self._budget.hold(window, n_bytes)
         return features
@@ -285,7 +266,7 @@ class Engine:
             )
         with self.lock:
             (features,) = self._features(np.ascontiguousarray(hidden[None], np.float32), bias)
-            packed.trim_heap()
+            heap.trim_heap()
         return features
 
     def _encode_shared(self, windows: NDArray[np.float32], *, ends_in_silence: bool) -> list[Features]:
@@ -592,7 +573,7 @@ class Engine:
             self._session(ALIGN_GRAPH)
             probs = self._token_probs(features, ids)
             scores = self.align_scores(features, ids)
-            packed.trim_heap()
+            heap.trim_heap()
         return Alignment(scores=scores, token_probs=probs)
 
     def align_scores(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:
@@ -666,12 +647,6 @@ class Engine:
                 state.memory.session = None
                 del state.memory.binding
 
-    def _load(self, graphs: Collection[str], folder: Path) -> None:
-        self._folder = folder
-        self.unload(*self._sessions)
-        for graph in graphs:
-            self._session(self._decoder if graph == _DECODER else graph)
-
     def _session(self, graph: str) -> Session:
         """A loaded graph. Raises BundleError when the bundle has none, or one that is not the manifest's."""
         found = self._sessions.get(graph)
@@ -679,52 +654,11 @@ class Engine:
             return found
         if graph == ALIGN_GRAPH:
             require_align(self.bundle.manifest, self.bundle.path)
-        folder = self._folder if graph in self._graphs else self.bundle.path
-        if graph in _PACKED_APART and self._packed is not None:  # packed only where the others are
-            folder = self._packed_folder(_PACKED_APART[graph], functools.partial(self._pack, graph)) or folder
-        if graph == _ENCODER and not (folder / self.bundle.manifest.graphs[graph].file).exists():
-            folder = self.bundle.path  # what is loaded late may have been evicted
-        session = load_graph(self.bundle, graph, self.canceller, folder=folder, threads=self.threads)
+        session = load_graph(self.bundle, graph, self.canceller, threads=self.threads)
         if graph == self._decoder:
-            self._n_columns = logit_columns(session, graph, self.dims.n_vocab, folder)
+            self._n_columns = logit_columns(session, graph, self.dims.n_vocab, self.bundle.path)
         self._sessions[graph] = session
         return session
-
-    def _packed_folder(self, part: str, save: Callable[[Path], None]) -> Path | None:
-        """The folder of weights packed for this CPU, made by `save` on first use; None if that fails."""
-        entry = packed.entry_path(self.bundle.digest, RUNTIME_VERSION, part)
-        try:
-            return packed.kept(entry, save, needed_bytes=PACKED_GROWTH * self.bundle.size_bytes)
-        except Interrupted:
-            raise
-        except SpecedgeError as error:  # ONNX Runtime could not write it, or run what it wrote
-            log.info("packed weights are not kept: %s", error)
-            return None
-
-    def _save_packed(self, folder: Path) -> None:
-        """Pack the three graphs of a transcription, one in memory at a time."""
-        for graph in self._graphs:
-            self._pack(graph, folder)
-        if self._probe_bits(folder) != self._probe_bits(self.bundle.path):
-            raise packed.Unusable(f"ONNX Runtime {RUNTIME_VERSION} computes something else with the weights it packed")
-
-    def _pack(self, graph: str, folder: Path) -> None:
-        save_to = folder / self.bundle.manifest.graphs[graph].file
-        load_graph(self.bundle, graph, self.canceller, folder=self.bundle.path, threads=self.threads, save_to=save_to)
-        if graph == MANY_GRAPH and self._packed is not None:  # the decoder's weights in its order: on disk once
-            decoder = self._packed / self.bundle.manifest.graphs[_DECODER].file
-            packed.share(save_to.with_suffix(".data"), decoder.with_suffix(".data"))
-
-    def _probe_bits(self, folder: Path) -> bytes:
-        """Encoder output and logits of made-up input by the graphs in `folder`."""
-        try:
-            self._load(self._graphs, folder)
-            self.forget()
-            features = self.encode(probe_mel(self.dims))
-            logits = self.forward(self.start(features), probe_ids(self.dims, _N_PACKED_PROBE_ROWS))
-            return features.hidden.tobytes() + logits.tobytes()
-        finally:
-            self.unload(*self._sessions)
 
 
 def _same_bits(a: Features, b: Features) -> bool:

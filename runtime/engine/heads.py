@@ -48,14 +48,14 @@ class HeadsPass:
 
     def __init__(self, bundle: Bundle, kind: str, canceller: Canceller, *, threads: int = 1) -> None:
         self._dims = bundle.manifest.dims
-        self._session = load_graph(bundle, kind, canceller, folder=bundle.path, threads=threads)
+        self._session = load_graph(bundle, kind, canceller, threads=threads)
         n_heads = self._session.outputs["ids"].shape[0]
         if not isinstance(n_heads, int) or n_heads < 1:
             raise BundleError(f"{bundle.path}: the graph {kind} does not say how many heads it has; export again")
         self.n_heads = n_heads
         self._cross_kv: Session | None = None
         if kind == BLOCK_KIND:
-            self._cross_kv = load_graph(bundle, BLOCK_KV_GRAPH, canceller, folder=bundle.path, threads=threads)
+            self._cross_kv = load_graph(bundle, BLOCK_KV_GRAPH, canceller, threads=threads)
         self._start()
 
     def another(self) -> HeadsPass:

@@ -4,8 +4,8 @@ Only the encoder runs there; keys and values, the decoder and all drafters stay 
 behind any provider. Its features are others than the CPU's by a rounding error, and so may a word be: a provider is
 part of a result, as the precision is.
 
-`openvino` is OpenVINO itself, on the CPU, AMD's too. What it compiled is kept beside the packed weights and takes
-windows of all lengths: one for each length would hold the weights again, and padding up to a few lengths costs more
+`openvino` is OpenVINO itself, on the CPU, AMD's too. What it compiled is kept in the cache folder and takes windows
+of all lengths: one for each length would hold the weights again, and padding up to a few lengths costs more
 than what a fixed length saves (docs/experiments). All other names are execution providers of the installed ONNX
 Runtime. They must take the whole graph and get windows of one length, padded with silence.
 
@@ -16,11 +16,9 @@ as near as the bundle's own must be.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import tempfile
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +29,8 @@ from specedge.errors import BundleError, ProviderError, ResourceError, UsageErro
 
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import PLAIN_ENCODER_GRAPH, Manifest
-from ..device import device_path, packed_folder, read_device_file, write_device_file
+from ..device import compiled_folder, device_path, read_device_file, write_device_file
 from ..options import CPU, ENCODER_PROVIDERS
-from . import packed
 from .made_up import probe_mel
 from .session import RUNTIME_VERSION, Canceller, Session, available_providers, encoder_output, load_graph
 
@@ -41,10 +38,8 @@ EncoderRun = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """From a log-mel float32 `[1, n_mels, n_frames]` to features float32 `[1, n_ctx, n_audio_state]`."""
 
 OPENVINO = "openvino"
-_BLOB = "encoder.blob"
 _DEVICE = "CPU"
 _ROUNDED_TOGETHER = 128  # activations that share a scale
-_GROWTH = 6  # a compiled encoder is up to so many times as large as the graph's files: float32 weights
 _MOST_ERROR = 0.25  # of bundles that do not say
 _ERROR = "features_relative_error"
 _SETTINGS = {"CoreMLExecutionProvider": {"ModelFormat": "MLProgram", "RequireStaticInputShapes": "1"}}
@@ -105,9 +100,7 @@ class ProviderEncoder:
         )
         self.label = f"{name} {place}"
         self.lengths = () if name == OPENVINO else (task.n_frames,)
-        self._run = (
-            _openvino(task, bundle, self.label, canceller) if name == OPENVINO else _onnxruntime(task, name, canceller)
-        )
+        self._run = openvino_encoder(task, canceller) if name == OPENVINO else _onnxruntime(task, name, canceller)
         path = device_path(bundle.behind(self.label).digest, threads, "-provider")
         known = read_device_file(path)
         if not isinstance(known, dict) or _ERROR not in known:
@@ -143,7 +136,7 @@ def _features_error(run: EncoderRun, bundle: Bundle, threads: int, canceller: Ca
     """How far features of a made-up window are off those of the CPU, relative to their size."""
     dims = bundle.manifest.dims
     mel = probe_mel(dims, dims.n_frames)[None]
-    session = load_graph(bundle, PLAIN_ENCODER_GRAPH, canceller, folder=bundle.path, threads=threads)
+    session = load_graph(bundle, PLAIN_ENCODER_GRAPH, canceller, threads=threads)
     expected = encoder_output(session, mel, dims.n_audio_state)
     return float(np.linalg.norm(run(mel) - expected) / max(float(np.linalg.norm(expected)), 1e-20))
 
@@ -179,19 +172,6 @@ def _onnxruntime(task: EncoderTask, name: str, canceller: Canceller) -> EncoderR
 
 
 # ---------------------------------------------------------------------------------------------------------- OpenVINO
-def _openvino(task: EncoderTask, bundle: Bundle, label: str, canceller: Canceller) -> EncoderRun:
-    """The encoder that was compiled once on this machine, or is compiled now."""
-    key = hashlib.sha256(f"{label} {task.threads}".encode()).hexdigest()[:16]
-    n_bytes = sum(path.stat().st_size for path in (task.graph, task.graph.with_suffix(".data")))
-    entry = packed_folder() / f"{bundle.digest[:24]}-{OPENVINO}-{key}"
-    folder = packed.kept(entry, partial(openvino_compile, task), needed_bytes=_GROWTH * n_bytes)
-    if folder is not None:
-        return openvino_load(task, folder, canceller)
-    with tempfile.TemporaryDirectory(prefix="specedge-encoder-") as own:  # the user's cache cannot be written
-        openvino_compile(task, Path(own))
-        return openvino_load(task, Path(own), canceller)
-
-
 def openvino_place() -> str:
     """OpenVINO's version and the CPU. Raises UsageError where it is not installed."""
     try:
@@ -204,30 +184,21 @@ def openvino_place() -> str:
     return f"{str(openvino.__version__).partition('-')[0]} ({str(name).strip()})"
 
 
-def openvino_compile(task: EncoderTask, folder: Path) -> None:
-    """Write the compiled encoder into `folder`. Raises ProviderError."""
+def openvino_encoder(task: EncoderTask, canceller: Canceller) -> EncoderRun:
+    """The encoder, compiled at its first use on this machine; OpenVINO keeps it for later ones. Raises ProviderError;
+    its runs Interrupted."""
     import openvino
 
-    core = openvino.Core()
+    core, settings = openvino.Core(), _openvino_settings(openvino.Core(), task)
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
+        compiled_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        settings["CACHE_DIR"] = str(compiled_folder()) if os.access(compiled_folder(), os.W_OK) else ""
     try:
         model = core.read_model(str(task.graph))
         model.reshape(openvino.PartialShape([1, task.n_mels, openvino.Dimension(2, task.n_frames)]))
-        blob = core.compile_model(model, _DEVICE, _openvino_settings(core, task)).export_model()
+        request = core.compile_model(model, _DEVICE, settings).create_infer_request()
     except RuntimeError as error:
         raise _openvino_failure("cannot compile the encoder", error) from error
-    (folder / _BLOB).write_bytes(blob.getvalue() if hasattr(blob, "getvalue") else blob)
-
-
-def openvino_load(task: EncoderTask, folder: Path, canceller: Canceller) -> EncoderRun:
-    """The encoder that `openvino_compile` wrote. Raises ProviderError; its runs Interrupted."""
-    import openvino
-
-    core = openvino.Core()
-    try:
-        blob = (folder / _BLOB).read_bytes()
-        request = core.import_model(blob, _DEVICE, _openvino_settings(core, task)).create_infer_request()
-    except (OSError, RuntimeError) as error:
-        raise _openvino_failure("cannot load the compiled encoder", error) from error
 
     def run(mel: NDArray[np.float32]) -> NDArray[np.float32]:
         try:

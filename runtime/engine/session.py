@@ -1,7 +1,7 @@
 """ONNX Runtime sessions: options, bindings, cancellation, and graphs of a bundle checked against its manifest.
 
 The only file that runs onnxruntime; `device` asks for its version. Sessions register no custom operators and load only
-paths that `bundle` or `packed` has checked. ONNX Runtime's telemetry, which from version 1.29 on goes over the
+paths that `bundle` has checked. ONNX Runtime's telemetry, which from version 1.29 on goes over the
 network, is switched off by the package's `__init__` before it is loaded, and here for programs that loaded it before.
 """
 
@@ -49,8 +49,6 @@ SEVERITY_FATAL = 4  # of ONNX Runtime's log; its errors reach the user as one li
 _EXIT_OF_SIGNAL = {signal.SIGINT: Interrupted.exit_code, signal.SIGTERM: Terminated.exit_code}
 # Longer waits win nothing on an idle machine and take the cores of other work on a busy one.
 SPIN_US = "20"
-# Tensors below this stay in the graph file. At 1024, ONNX Runtime 1.31 saves small packed weights that give NaN.
-PACKED_MIN_BYTES = "64"
 OrtValue: TypeAlias = ort.OrtValue
 Binding: TypeAlias = ort.IOBinding
 _NO_MEMORY = ("bad_alloc", "bad alloc", "allocate memory", "cannot allocate", "out of memory")
@@ -215,9 +213,8 @@ class Session:
     that take turns leave each other the cores; keep_buffers: whether a run's buffers stay allocated for the next one;
     prepack: whether weights are rearranged for the kernels, in memory of their own (else they are used where they are
     mapped); kleidiai: whether Arm's KleidiAI kernels may be used (with SME some take over at a number of rows, so a
-    row's bits depend on its neighbours); save_to: where to write the optimised graph with its prepacked weights too;
-    provider: another of ONNX Runtime's execution providers and its settings, which must take the whole graph;
-    free_axes: sizes of its free dimensions.
+    row's bits depend on its neighbours); provider: another of ONNX Runtime's execution providers and its settings,
+    which must take the whole graph; free_axes: sizes of its free dimensions.
 
     Raises BundleError when ONNX Runtime cannot load the graph, ResourceError when memory runs out, Interrupted when
     cancelled.
@@ -232,7 +229,6 @@ class Session:
         keep_buffers: bool = True,
         prepack: bool = True,
         kleidiai: bool = True,
-        save_to: Path | None = None,
         provider: tuple[str, dict[str, str]] = CPU_PROVIDER,
         free_axes: Mapping[str, int] | None = None,
     ) -> None:
@@ -246,8 +242,6 @@ class Session:
             options.add_session_config_entry("mlas.disable_kleidiai", "1")
         if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
-        if save_to is not None:
-            _save_prepacked(options, save_to)
         if provider != CPU_PROVIDER:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         for name, size in (free_axes or {}).items():
@@ -380,16 +374,6 @@ def _tensor(arg: ort.NodeArg) -> Tensor:
     return Tensor(dtype=_DTYPES.get(name, name), shape=tuple(arg.shape))
 
 
-def _save_prepacked(options: ort.SessionOptions, path: Path) -> None:
-    options.optimized_model_filepath = str(path)
-    for key, value in (
-        ("session.optimized_model_external_initializers_file_name", f"{path.stem}.data"),
-        ("session.optimized_model_external_initializers_min_size_in_bytes", PACKED_MIN_BYTES),
-        ("session.save_external_prepacked_constant_initializers", "1"),
-    ):
-        options.add_session_config_entry(key, value)
-
-
 def _runtime_failure(error: Exception) -> SpecedgeError:
     text = _first_line(error)
     if _out_of_memory(error):
@@ -409,14 +393,12 @@ def _first_line(error: Exception) -> str:
 MOST_PADDING = 15  # columns of logits behind the vocabulary
 
 
-def load_graph(
-    bundle: Bundle, graph: str, canceller: Canceller, *, folder: Path, threads: int, save_to: Path | None = None
-) -> Session:
-    """Load one graph of `bundle` from `folder`. Raises BundleError where its signature is not the manifest's."""
+def load_graph(bundle: Bundle, graph: str, canceller: Canceller, *, threads: int) -> Session:
+    """Load one graph of `bundle`. Raises BundleError where its signature is not the manifest's."""
     spec = bundle.manifest.graphs[graph]
     # These run many short passes a window; graphs that run once give their large buffers back.
     often = graph in ("decoder", SHORTLIST_GRAPH, LEARN_GRAPH, MANY_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
-    path = folder / spec.file
+    path = bundle.path / spec.file
     session = Session(
         path,
         canceller,
@@ -426,7 +408,6 @@ def load_graph(
         prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),
         # In 4 bits rows are exact with KleidiAI's kernels, and not without.
         kleidiai=graph not in ("decoder", LEARN_GRAPH, MANY_GRAPH) or bundle.manifest.precision == "int4",
-        save_to=save_to,
     )
     for side, found, listed in (("inputs", session.inputs, spec.inputs), ("outputs", session.outputs, spec.outputs)):
         expected = {tensor.name: tensor for tensor in listed}

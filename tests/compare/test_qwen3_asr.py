@@ -101,7 +101,7 @@ def test_a_folder_that_transformers_saved_is_read(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "chat_template.jinja"):
         (tmp_path / "saved" / name).write_bytes((tmp_path / "given" / name).read_bytes())
     made = export_speech(tmp_path / "saved", tmp_path / "b", "fp32")
-    compared(model, SpeechEngine(made, threads=1, cache=False), mel_of(1, 907), "zh")
+    compared(model, SpeechEngine(made, threads=1), mel_of(1, 907), "zh")
 
 
 def test_languages_have_the_probabilities_that_the_model_gives_them() -> None:

@@ -94,7 +94,7 @@ def test_a_folder_that_transformers_saved_is_read(tmp_path: Path) -> None:
     (tmp_path / "saved" / "tekken.json").write_bytes((tmp_path / "given" / "tekken.json").read_bytes())
     assert "500000" in json.dumps(json.loads((tmp_path / "saved" / "config.json").read_text()))
     made = export_speech(tmp_path / "saved", tmp_path / "b", "fp32")
-    compared(model, SpeechEngine(made, threads=1, cache=False), mels()[0], "en")
+    compared(model, SpeechEngine(made, threads=1), mels()[0], "en")
 
 
 def test_the_default_precision_is_close() -> None:

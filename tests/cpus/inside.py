@@ -71,7 +71,7 @@ def doctor(folder: str, threads: list[int], rows: int | None) -> dict[str, Any]:
 
 def probe(bundle: Bundle) -> dict[str, Any]:
     """What comes before a model's first draft on a machine."""
-    found = exactness.probe_shortly(Engine(bundle, threads=1, cache=False))
+    found = exactness.probe_shortly(Engine(bundle, threads=1))
     return {"exact": found.exact, "max_difference": found.max_difference}
 
 
@@ -96,7 +96,7 @@ def said(made: Run) -> str:
 
 def drafters(bundle: Bundle) -> None:
     """Each drafter beside none on each of the bundled recordings."""
-    engine = OnceEncoded(Engine(bundle, threads=1, cache=False))
+    engine = OnceEncoded(Engine(bundle, threads=1))
     for recording in sorted(SAMPLES_FOLDER.glob("*.wav")):
         sound = decode_audio(str(recording))
         plain = run(engine, bundle, sound, OPTIONS, None)

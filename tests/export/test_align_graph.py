@@ -98,7 +98,7 @@ def test_without_alignment_heads_they_are_the_last_half_of_the_layers(tmp_path: 
 
 
 def test_a_bundle_without_it_opens_and_says_what_to_do(old: Path) -> None:
-    loaded = Engine(Bundle.open(old), threads=1, cache=False)
+    loaded = Engine(Bundle.open(old), threads=1)
     with pytest.raises(BundleError, match="no graph for word timestamps; export the model again") as raised:
         loaded.align(loaded.encode(noise_mel(80, 200)), [1, 2])
     assert raised.value.exit_code == 4

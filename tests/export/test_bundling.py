@@ -328,4 +328,4 @@ def test_a_paths_graph_that_is_not_exact_is_left_out(tmp_path: Path, monkeypatch
         and "many.onnx" not in made.manifest.files
     )
     assert not (made.path / "many.onnx").exists() and made.manifest.selfcheck["tree_invariance"]["exact"] is False
-    assert Engine(made, threads=1, cache=False).n_paths == 1
+    assert Engine(made, threads=1).n_paths == 1

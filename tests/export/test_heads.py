@@ -163,7 +163,7 @@ def test_a_checkpoint_in_the_published_layout_is_exported_with_its_heads(
     assert is_told == (kind == "medusa-linear")
     dims = made.manifest.dims
     assert kind in made.manifest.graphs and made.manifest.selfcheck["logits_max_error"] < 1e-3
-    engine = Engine(made, threads=1, cache=False)
+    engine = Engine(made, threads=1)
     hidden, features = rows_of(engine)
     stored = {name: value.astype(np.float32) for name, value in read_tensors(folder / "model.safetensors").items()}
     torch_heads, torch_base = published_model(kind, stored, hidden, features, dims.n_text_head)

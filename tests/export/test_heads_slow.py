@@ -69,7 +69,7 @@ def test_heads_of_large_v2s_width_draft_for_it(kind: str, tmp_path: Path) -> Non
         plain = make_checkpoint(tmp_path / "plain", size="shallow")
     folder = heads.published_checkpoint(plain, tmp_path / "medusa", kind, n_heads=10)
     made = export_to(str(folder), tmp_path / "out")
-    engine = Engine(made, threads=2, cache=False)
+    engine = Engine(made, threads=2)
     features = engine.encode(noise_mel(80, 1000))
     rules = window_rules(TranscribeOptions(without_timestamps=True), made.manifest, made.tokenizer)
     options = DecodeOptions(rules=rules, n_text_ctx=448, n_sample=24)

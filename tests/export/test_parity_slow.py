@@ -43,7 +43,7 @@ def test_float32_is_transformers(checkpoint: Path, tmp_path: Path) -> None:
     """What the self-check of an export compares with is right: features and logits along greedy texts, none twice."""
     torch = pytest.importorskip("torch")
     opened = export_to(str(checkpoint), tmp_path / "bundle", precision="fp32")
-    model, engine = load_transformers(checkpoint), Engine(opened, cache=False)
+    model, engine = load_transformers(checkpoint), Engine(opened)
     for seed in range(N_WINDOWS):
         mel = noise_mel(engine.dims.n_mels, opened.manifest.n_frames, seed=seed)
         tokens = greedy(opened, lambda _: [], mel)
@@ -79,7 +79,7 @@ def test_rows_are_exact_over_whole_windows(precision: str, checkpoint: Path, tmp
 
 def greedy(opened: Bundle, draft: Callable[[int], Sequence[int]], mel: Any = None) -> list[int]:
     """The likeliest `N_TOKENS` tokens of one whole window, none twice, in passes as wide as the drafts make them."""
-    engine = Engine(opened, cache=False)
+    engine = Engine(opened)
     window = probe_mel(engine.dims, opened.manifest.n_frames) if mel is None else mel
     state = engine.start(engine.encode(window))
     tokens: list[int] = []

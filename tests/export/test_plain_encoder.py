@@ -36,7 +36,7 @@ def _with_plain(precision: str, variant: str) -> Bundle:
 def test_it_computes_what_the_weights_say(precision: str, variant: str) -> None:
     made = with_plain(precision, variant)
     dims = made.manifest.dims
-    session = load_graph(made, PLAIN_ENCODER_GRAPH, Canceller(), folder=made.path, threads=1)
+    session = load_graph(made, PLAIN_ENCODER_GRAPH, Canceller(), threads=1)
     for n_frames in (2 * dims.n_audio_ctx, 51):
         mel = noise_mel(dims.n_mels, n_frames)
         (hidden,) = encoder_output(session, mel[None], dims.n_audio_state)

@@ -108,7 +108,7 @@ def test_stretches_of_audio_do_not_see_each_other(precision: str) -> None:
     assert encoded(mel[:, 800:]) == whole.hidden[104:].tobytes()
     engine.forget()
     assert engine.encode(mel[:, :850]).hidden[:104].tobytes() == whole.hidden[:104].tobytes()
-    other = SpeechEngine(qwen_bundle(precision), threads=2, cache=False, loads=())
+    other = SpeechEngine(qwen_bundle(precision), threads=2, loads=())
     assert other.encode(mel).hidden.tobytes() == whole.hidden.tobytes()
     (alone, second) = engine.encode_all([mel, mel[::-1].copy()])
     assert alone.hidden.tobytes() == whole.hidden.tobytes() and second.n_audio == whole.n_audio

@@ -24,9 +24,7 @@ FLOAT = TensorProto.FLOAT
 
 
 def _encoded(opened: Bundle, threads: int, n_frames: int) -> list[bytes]:
-    features = Engine(opened, threads=threads, cache=False).encode(
-        noise_mel(opened.manifest.dims.n_mels, n_frames, seed=1)
-    )
+    features = Engine(opened, threads=threads).encode(noise_mel(opened.manifest.dims.n_mels, n_frames, seed=1))
     return [features.hidden.tobytes(), *(features.cross[name].tobytes() for name in sorted(features.cross))]
 
 
@@ -96,7 +94,7 @@ def test_attention_leaves_flash_out_whatever_the_environment_says(
 
 def test_cross_attention_keeps_to_seven_bits() -> None:
     """Beyond, x86 without VNNI clips the sums of two products, and words change."""
-    made = Engine(_demo(), threads=1, cache=False)
+    made = Engine(_demo(), threads=1)
     cross = made.encode(noise_mel(made.dims.n_mels, 400, seed=2)).cross
     rounded = [array for array in cross.values() if array.dtype == np.int8]
     assert rounded and all(int(np.abs(array.astype(int)).max()) == 63 for array in rounded)

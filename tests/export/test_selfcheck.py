@@ -53,7 +53,7 @@ def test_a_decoder_that_couples_its_rows_is_found_and_never_drafted_for(
     made = export(tmp_path / "out", "int8")
     assert made.manifest.selfcheck["row_invariance"]["exact"] is False
     assert MANY_GRAPH in made.manifest.graphs  # which a machine that keeps rows exact can use
-    engine = Engine(made, threads=1, cache=False)
+    engine = Engine(made, threads=1)
     with pytest.raises(ExactnessError, match="drafts could change the text.*--allow-inexact") as raised:
         make_drafter("ngram", TargetModel(made, threads=1, engine=engine))
     assert raised.value.exit_code == 4 and "\n" not in str(raised.value)

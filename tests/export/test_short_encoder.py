@@ -118,7 +118,7 @@ def test_a_bundle_of_before_gets_it_by_one_command(
     files = {name: entry for name, entry in before.files.items() if name != "encoder_short.data"}
     (folder / "encoder_short.data").unlink()
     (folder / "specedge.json").write_bytes(replace(before, files=files).to_bytes())
-    assert not Engine(Bundle.open(folder), threads=1, cache=False).knows_silence
+    assert not Engine(Bundle.open(folder), threads=1).knows_silence
     for _ in range(2):  # where it is there, it is made again
         assert main.main(["export", str(folder), "--add-short-audio"]) == 0
         assert "encodes short audio alone now" in capsys.readouterr().out

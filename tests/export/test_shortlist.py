@@ -47,7 +47,7 @@ def rows(made: Bundle, said: list[int], precision: str, variant: str) -> tuple[N
     state = whole.start(features)
     expected = whole.forward(state, IDS, [2])[0].copy()
     whole.release(state)
-    model = DraftModel(made, threads=1, cache=False)
+    model = DraftModel(made, threads=1)
     model.add_to_shortlist(said)
     text = DraftText(model, features)
     return text.follow(IDS).copy(), expected
@@ -92,7 +92,7 @@ def test_a_draft_of_layers_says_what_it_was_trained_on(tmp_path: Path) -> None:
 def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shortlist, "MOST_SAID", 2)
     made = exported(tmp_path)
-    model = DraftModel(made, threads=1, cache=False)
+    model = DraftModel(made, threads=1)
     text = DraftText(model, engine(threads=1).encode(noise_mel(80, 200)))
     for token in (200, 201, 202):
         model.add_to_shortlist([token])
@@ -130,4 +130,4 @@ def test_it_changes_no_text(case: str, tmp_path: Path) -> None:
 
 def test_a_draft_that_learns_knows_all(tmp_path: Path) -> None:
     made = bundling.add_to_bundle(exported(tmp_path).path, learnable=True)
-    assert DraftModel(made, threads=1, cache=False, learns=True).shortlist is None
+    assert DraftModel(made, threads=1, learns=True).shortlist is None

@@ -9,7 +9,6 @@ only what belongs there may be there. What is run:
 
   outputs   `transcribe` onto transcripts in every format
   learned   `transcribe --remember`, the learned database
-  packed    first starts of three models whose packed weights do not all fit the budget, so that old ones go
   maps      `map build` onto a map
   export    `export --force` onto a bundle
 

@@ -20,7 +20,6 @@ if str(ROOT / "tests") not in sys.path:
 from support.paths import DEMO  # noqa: E402
 
 SAMPLES = [ROOT / "tests" / "assets" / "samples" / f"{name}.wav" for name in ("maintenance", "notes")]
-VARIANTS = ("plain", "en", "v3")
 FORMATS = ("txt", "srt", "vtt", "tsv", "json", "lrc")
 
 
@@ -54,7 +53,6 @@ class Victim:
         os.environ["SPECEDGE_HOME"] = str(root / "home")
         os.environ["SPECEDGE_CACHE"] = str(root / "cache")
         os.environ["SPECEDGE_MODEL"] = str(DEMO)
-        os.environ.pop("SPECEDGE_CACHE_BYTES", None)
 
     def prepare(self) -> None:
         """What must be there before the first turn."""
@@ -147,39 +145,6 @@ class Learned(Victim):
         return {"learned.sqlite"}
 
 
-class Packed(Victim):
-    """Entries of a cache with room for two of three."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        os.environ["SPECEDGE_CACHE"] = str(root)
-        self.folder.rename(root / "prepacked")
-        self.folder = root / "prepacked"
-
-    def prepare(self) -> None:
-        self.work(0)
-        sizes = [sum(file.stat().st_size for file in entry.iterdir()) for entry in self.folder.iterdir()]
-        (self.root / "budget").write_text(str(2 * max(sizes) + max(sizes) // 2))
-
-    def work(self, turn: int) -> None:
-        from specedge.runtime.engine.engine import Engine
-        from support.exported import bundle
-
-        budget = self.root / "budget"
-        if budget.exists():
-            os.environ["SPECEDGE_CACHE_BYTES"] = budget.read_text()
-        for at in range(len(VARIANTS)):
-            Engine(bundle("int8", VARIANTS[(turn + at) % len(VARIANTS)]), threads=1)
-
-    def torn(self) -> list[str]:
-        from specedge.runtime.engine.packed import lookup
-
-        return [f"{name} is not whole" for name in sorted(self.rightful()) if lookup(self.folder / name) is None]
-
-    def rightful(self) -> set[str]:
-        return {path.name for path in self.folder.iterdir() if not path.name.startswith(".")}
-
-
 class Maps(Victim):
     """Two sets of transcripts in turn, one map."""
 
@@ -234,5 +199,5 @@ class Export(Victim):
 
 
 KINDS: dict[str, Callable[[Path], Victim]] = {
-    "outputs": Outputs, "learned": Learned, "packed": Packed, "maps": Maps, "export": Export,
+    "outputs": Outputs, "learned": Learned, "maps": Maps, "export": Export,
 }  # fmt: skip

@@ -142,7 +142,7 @@ def test_a_speech_llm_drafts_for_another_one(precision: str, way: dict[str, Any]
 def test_a_head_that_hears_several_letters_in_a_row_changes_nothing(tmp_path: Path) -> None:
     weights = random_head(qwen_bundle().manifest.dims.n_audio_state, n_parts=4, bias=-6, said=range(97, 123))
     headed = bundle_with_head(qwen_bundle(), tmp_path / "b", weights)
-    engine = SpeechEngine(headed, threads=1, cache=False)
+    engine = SpeechEngine(headed, threads=1)
     features = engine.encode(probe_mel(engine.dims, 400))
     rules = window_rules(TranscribeOptions(), headed.manifest, headed.tokenizer)
     asked = DecodeOptions(rules=rules, n_text_ctx=headed.manifest.dims.n_text_ctx, n_sample=N_TOKENS, window_key=7)

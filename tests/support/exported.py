@@ -111,13 +111,13 @@ def _learnable(precision: str, variant: str) -> Bundle:
 
 
 def engine(precision: str = "int8", variant: str = "plain", threads: int = 2) -> Engine:
-    """An engine over `bundle`, without a cache of packed weights. Leave no state of your own behind."""
+    """An engine over `bundle`. Leave no state of your own behind."""
     return _engine(precision, variant, threads)
 
 
 @functools.cache
 def _engine(precision: str, variant: str, threads: int) -> Engine:
-    return Engine(bundle(precision, variant), threads=threads, cache=False)
+    return Engine(bundle(precision, variant), threads=threads)
 
 
 def transformers_model(variant: str = "plain") -> Any:

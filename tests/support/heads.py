@@ -80,13 +80,13 @@ def _bundle(precision: str) -> Bundle:
 
 
 def engine(precision: str = "int8") -> Engine:
-    """An engine over `bundle`, without a cache of packed weights. Leave no state of your own behind."""
+    """An engine over `bundle`. Leave no state of your own behind."""
     return _engine(precision)
 
 
 @functools.cache
 def _engine(precision: str) -> Engine:
-    return Engine(bundle(precision), threads=1, cache=False)
+    return Engine(bundle(precision), threads=1)
 
 
 def published_checkpoint(

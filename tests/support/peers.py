@@ -123,7 +123,7 @@ class Compared:
     def __init__(self, checkpoint: Path, work: Path, *, faster: bool) -> None:
         with open_checkpoint(checkpoint) as source:
             self.bundle = write_bundle(source, work / "bundle", precision="fp32", name="compared", version="0")
-        self.engine = Engine(self.bundle, threads=1, cache=False)
+        self.engine = Engine(self.bundle, threads=1)
         self.openai = OpenaiPeer(checkpoint, self.bundle)
         self.faster = FasterPeer(checkpoint, work, self.bundle.manifest.dims.n_audio_ctx) if faster else None
 

@@ -44,25 +44,19 @@ def demo_with_plain(folder: Path) -> Bundle:
 def take_for_openvino(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The provider "openvino" is `backend` from now on."""
     monkeypatch.setattr(providers, "openvino_place", backend.place)
-    monkeypatch.setattr(providers, "openvino_compile", backend.compile)
-    monkeypatch.setattr(providers, "openvino_load", backend.load)
+    monkeypatch.setattr(providers, "openvino_encoder", backend.open)
 
 
 class CpuBackend:
-    """ONNX Runtime's CPU as if it were another provider. version: of it; off: what is added to its features."""
+    """ONNX Runtime's CPU as if it were another provider. off: what is added to its features."""
 
     def __init__(self, off: float = 0.0) -> None:
-        self.version, self.off, self.n_compiled = "1", off, 0
+        self.off = off
 
     def place(self) -> str:
-        return f"{self.version} (a CPU)"
+        return "1 (a CPU)"
 
-    def compile(self, task: EncoderTask, folder: Path) -> None:
-        self.n_compiled += 1
-        (folder / "compiled").write_bytes(b"made once")
-
-    def load(self, task: EncoderTask, folder: Path, canceller: Canceller) -> EncoderRun:
-        assert (folder / "compiled").read_bytes() == b"made once"
+    def open(self, task: EncoderTask, canceller: Canceller) -> EncoderRun:
         session = Session(task.graph, canceller, threads=task.threads)
 
         def run(mel: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -155,4 +155,4 @@ def qwen_engine(precision: str = "int8") -> SpeechEngine:
 
 @functools.cache
 def _engine(precision: str) -> SpeechEngine:
-    return SpeechEngine(qwen_bundle(precision), threads=1, cache=False)
+    return SpeechEngine(qwen_bundle(precision), threads=1)

@@ -135,7 +135,7 @@ def export_speech(folder: Path, out: Path, precision: str = "int8") -> Bundle:
 
 @functools.cache
 def speech_engine(precision: str = "int8") -> SpeechEngine:
-    return SpeechEngine(speech_bundle(precision), threads=1, cache=False)
+    return SpeechEngine(speech_bundle(precision), threads=1)
 
 
 def noise(seed: int, seconds: float = 2.0) -> np.ndarray:

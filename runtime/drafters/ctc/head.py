@@ -91,7 +91,7 @@ class CtcHead:
     def _loaded(self) -> Session:
         if self._session is None:
             bundle = self._bundle
-            session = load_graph(bundle, CTC_GRAPH, self._canceller, folder=bundle.path, threads=self._threads)
+            session = load_graph(bundle, CTC_GRAPH, self._canceller, threads=self._threads)
             where = bundle.path / bundle.manifest.graphs[CTC_GRAPH].file
             self._outputs = ("frames", "log_probs", *(["times"] if "times" in session.outputs else []))
             if set(session.outputs) != set(self._outputs) or session.outputs["log_probs"].shape[-1] != N_UNITS:

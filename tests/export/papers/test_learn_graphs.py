@@ -29,7 +29,7 @@ def factors(n_state: int, size: float) -> tuple[NDArray[np.float32], NDArray[np.
 @pytest.mark.parametrize("variant", ["plain", "untied", "draft en"])
 def test_what_has_learned_nothing_gives_the_decoders_bits(precision: str, variant: str) -> None:
     made = engine(precision, variant, threads=1)
-    model = DraftModel(learnable(precision, variant), threads=1, cache=False, learns=True)
+    model = DraftModel(learnable(precision, variant), threads=1, learns=True)
     features = made.encode(noise_mel(made.dims.n_mels, 200))
     text = DraftText(model, features, factors(made.dims.n_text_state, 0.0), gives_hidden=True)
     state = made.start(features)
@@ -48,7 +48,7 @@ def test_what_has_learned_nothing_gives_the_decoders_bits(precision: str, varian
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("variant", ["plain", "untied"])
 def test_logits_are_the_vectors_times_the_changed_rows(precision: str, variant: str) -> None:
-    model = DraftModel(learnable(precision, variant), threads=1, cache=False, learns=True)
+    model = DraftModel(learnable(precision, variant), threads=1, learns=True)
     dims = model.bundle.manifest.dims
     a, b = factors(dims.n_text_state, 0.0)
     features = model.engine.encode(noise_mel(dims.n_mels, 200))
@@ -66,7 +66,7 @@ def test_logits_are_the_vectors_times_the_changed_rows(precision: str, variant: 
 
 def test_a_bundle_without_them_says_what_to_do() -> None:
     with pytest.raises(UsageError, match="cannot learn; make it so with `specedge export .* --learnable`"):
-        DraftModel(bundle(), threads=1, cache=False, learns=True)
+        DraftModel(bundle(), threads=1, learns=True)
 
 
 @pytest.fixture

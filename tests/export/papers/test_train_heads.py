@@ -92,7 +92,7 @@ def test_with_the_last_layer_a_new_checkpoint_is_written_whose_drafts_change_non
     assert main(["export", str(out), "-o", str(tmp_path / "made"), "--heads", str(out)]) == 0
     made = Bundle.open(tmp_path / "made")
     assert HeadsPass(made, "medusa-linear", Canceller()).n_heads == 2
-    engine = Engine(made, threads=1, cache=False)
+    engine = Engine(made, threads=1)
     features = engine.encode(noise_mel(80, 200))
     rules = window_rules(TranscribeOptions(without_timestamps=True), made.manifest, made.tokenizer)
     options = DecodeOptions(rules=rules, n_text_ctx=made.manifest.dims.n_text_ctx, n_sample=16)

@@ -69,7 +69,7 @@ def test_weights_outside_are_refused_though_every_hash_is_right(folder: Path, lo
     point_elsewhere(folder, location(folder.parent / "secret"))
     opened = Bundle.open(folder)
     with pytest.raises(BundleError, match=r"encoder\.onnx") as raised:
-        Engine(opened, threads=1, cache=False, loads=opened.manifest.graph_names)
+        Engine(opened, threads=1, loads=opened.manifest.graph_names)
     assert "\n" not in str(raised.value)
 
 
@@ -82,7 +82,7 @@ def test_a_link_to_weights_outside_is_refused_by_the_bundle_and_behind_it(folder
     with pytest.raises(BundleError, match="leads outside the bundle"):
         Bundle.open(folder)
     with pytest.raises(BundleError, match=r"encoder\.onnx"):
-        Engine(opened, threads=1, cache=False, loads=opened.manifest.graph_names)
+        Engine(opened, threads=1, loads=opened.manifest.graph_names)
 
 
 @pytest.mark.parametrize("name", ["encoder.onnx", "encoder.data", "tokenizer.bin"])

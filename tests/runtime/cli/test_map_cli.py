@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -175,23 +174,21 @@ def test_everything_on_disk_is_shown_and_removed(
     write_bundle(tmp_path / "home" / "models" / "mine")
     (tmp_path / "home" / "own.txt").write_text("not ours")
     (tmp_path / "home" / "learned.sqlite").write_text("no database")
-    digest = hashlib.sha256((tmp_path / "home" / "models" / "mine" / "specedge.json").read_bytes()).hexdigest()
-    for folder in (f"prepacked/{digest[:24]}-x", "prepacked/other-x", "calibration"):
+    for folder in ("compiled/x", "compiled/y", "calibration"):
         (tmp_path / "cache" / folder).mkdir(parents=True)
         (tmp_path / "cache" / folder / "file").write_bytes(bytes(4096))
-    os.link(tmp_path / "cache/prepacked/other-x/file", tmp_path / "cache/prepacked/other-x/same")
+    os.link(tmp_path / "cache/compiled/y/file", tmp_path / "cache/compiled/y/same")
     assert main(["disk", "clear", "all"]) == 2 and main(["disk", "--json"]) == 0
     rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
-    assert list(rows) == ["models", "downloads", "packed", "measured", "learned"] and rows["models"]["about"] == "mine"
-    assert (rows["packed"]["size_bytes"], rows["measured"]["size_bytes"]) == (8192, 4096), "blocks count, not names"
+    assert (
+        list(rows) == ["models", "downloads", "compiled", "measured", "learned"] and rows["models"]["about"] == "mine"
+    )
+    assert (rows["compiled"]["size_bytes"], rows["measured"]["size_bytes"]) == (8192, 4096), "blocks count, not names"
     assert "unreadable n-grams" in rows["learned"]["about"]
-    assert main(["models", "rm", "mine"]) == 0
-    assert [path.name for path in (tmp_path / "cache" / "prepacked").iterdir()] == ["other-x"], "its weights went along"
-    write_bundle(tmp_path / "home" / "models" / "mine")
-    assert main(["disk", "--clear", "packed"]) == 2
-    assert "this removes packed (4.1 kB) for good: add --yes" in capsys.readouterr().err
-    assert main(["disk", "--clear", "packed", "--clear", "learned", "--yes"]) == 0
-    assert "packed: 4.1 kB removed" in capsys.readouterr().err and store.find("mine").is_dir()
+    assert main(["disk", "--clear", "compiled"]) == 2
+    assert "this removes compiled (8.2 kB) for good: add --yes" in capsys.readouterr().err
+    assert main(["disk", "--clear", "compiled", "--clear", "learned", "--yes"]) == 0
+    assert "compiled: 8.2 kB removed" in capsys.readouterr().err and store.find("mine").is_dir()
     assert main(["disk", "--clear", "all", "--yes"]) == 0
     left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
     assert left == ["home/own.txt"], "and nothing that is not ours"

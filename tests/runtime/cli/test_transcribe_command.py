@@ -16,7 +16,6 @@ import pytest
 from specedge.runtime import model as models
 from specedge.runtime.cli import main, transcribe_files
 from specedge.runtime.cli import transcribe as transcribe_module
-from specedge.runtime.cli.options import ModelOptions
 from specedge.runtime.decoding.decode import Speculation
 from specedge.runtime.longform import vad_filter
 from specedge.runtime.longform.segments import Segment, Word
@@ -220,13 +219,6 @@ def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str], says: Any) -> Non
     assert run(capsys, "a.wav", "--verbose", "False")[1] == ""
     says()
     assert run(capsys, "a.wav") == ("", "specedge: a.wav: no speech\n")
-
-
-def test_no_weights_are_packed_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECEDGE_CACHE_BYTES", "1")
-    monkeypatch.setattr(models, "WhisperModel", lambda path, **_: path)
-    ModelOptions(packs=False).load(Path("x"))
-    assert os.environ["SPECEDGE_CACHE_BYTES"] == "0"
 
 
 def test_a_doubt_comes_before_the_text(

@@ -89,7 +89,7 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
 
 def say_inexact(opened: Bundle, threads: int) -> None:
     """Have the machine say that the rows of this model are not exact."""
-    assert rows_are_exact(Engine(opened, threads=threads, cache=False), opened)
+    assert rows_are_exact(Engine(opened, threads=threads), opened)
     path = answer_path(opened, threads)
     answer = json.loads(path.read_text(encoding="utf-8"))
     assert answer["exact"] is True
@@ -104,19 +104,19 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_sound_machine_is_found_sound(precision: str) -> None:
-    found = probe_shortly(Engine(bundle(precision), threads=2, cache=False))
+    found = probe_shortly(Engine(bundle(precision), threads=2))
     assert found.exact and found.windows_exact
     assert {(row.n_windows, row.n_paths) for row in found.results} == {(1, 1), (1, 3), (4, 1)}
 
 
 @pytest.mark.parametrize("faulty", [CoupledRows, CoupledPaths, CoupledTexts])
 def test_a_faulty_machine_is_found_out(faulty: type[Engine]) -> None:
-    found = probe_shortly(faulty(bundle("int8"), threads=1, cache=False))
+    found = probe_shortly(faulty(bundle("int8"), threads=1))
     assert not found.exact and not found.windows_exact and found.max_difference > 0
 
 
 def test_a_machine_that_is_faulty_for_several_windows_alone_may_draft() -> None:
-    found = probe_shortly(CoupledWindows(bundle("int8"), threads=1, cache=False))
+    found = probe_shortly(CoupledWindows(bundle("int8"), threads=1))
     assert found.exact and not found.windows_exact
 
 
@@ -124,10 +124,10 @@ def test_another_number_of_threads_or_switch_is_another_machine(
     cache: Path, forgetful: None, probes: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = bundle("int8")
-    assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
-    assert rows_are_exact(Engine(opened, threads=2, cache=False), opened)
+    assert rows_are_exact(Engine(opened, threads=1), opened)
+    assert rows_are_exact(Engine(opened, threads=2), opened)
     monkeypatch.setenv("ORT_GQA_DISABLE_FLASH_ATTENTION", "0")
-    assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
+    assert rows_are_exact(Engine(opened, threads=1), opened)
     assert len(probes) == 3
 
 
@@ -139,10 +139,10 @@ def test_a_damaged_answer_is_asked_for_again(
     damage: str, cache: Path, forgetful: None, probes: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = bundle("int8")
-    rows_are_exact(Engine(opened, threads=1, cache=False), opened)
+    rows_are_exact(Engine(opened, threads=1), opened)
     answer_path(opened, 1).write_text(damage, encoding="utf-8")
     monkeypatch.setattr("specedge.runtime.engine.exactness._known", {})
-    assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
+    assert rows_are_exact(Engine(opened, threads=1), opened)
     assert len(probes) == 2
 
 
@@ -152,7 +152,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "file"))
     opened = bundle("int8")
-    assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
+    assert rows_are_exact(Engine(opened, threads=1), opened)
 
 
 def test_nobody_asks_for_plain_decoding(cache: Path, forgetful: None, probes: list[Engine]) -> None:
@@ -177,7 +177,7 @@ def test_beams_say_the_same_on_a_machine_whose_shared_passes_differ(cache: Path,
     for kind, shares in ((Engine, False), (CoupledTexts, True)):
         exactness._known.clear()
         model = WhisperModel(bundle("int8").path, cpu_threads=1)
-        model._engine = kind(model.bundle, threads=1, cache=False)
+        model._engine = kind(model.bundle, threads=1)
         model.engine.shares_passes = shares
         beams: dict[str, Any] = {"beam_size": 3, "temperature": 0.0, "max_new_tokens": 6}
         segments, _ = model.transcribe(SAMPLE, language="en", drafter="none", **beams)
@@ -192,7 +192,7 @@ def test_callers_get_their_text_whatever_the_machine_does_with_shared_passes(
     kind: type[Engine], cache: Path, forgetful: None
 ) -> None:
     model = WhisperModel(bundle("int8").path, cpu_threads=1)
-    model._engine = kind(model.bundle, threads=1, cache=False)
+    model._engine = kind(model.bundle, threads=1)
     shared: list[int] = []
     run_shared = model.engine._run_shared
     sounds = [np.random.default_rng(i).normal(0, 0.1, 16_000 * (2 + i)).astype(np.float32) for i in range(4)]
@@ -222,7 +222,7 @@ def test_no_drafter_drafts_unasked(cache: Path, forgetful: None, caplog: pytest.
     opened = bundle("int8")
     say_inexact(opened, 1)
     exactness._known.clear()
-    target = TargetModel(opened, threads=1, engine=Engine(opened, threads=1, cache=False))
+    target = TargetModel(opened, threads=1, engine=Engine(opened, threads=1))
     assert isinstance(make_drafter("auto", target), EmptyDrafter)
     assert [record.getMessage().count("drafting is off") for record in caplog.records] == [1]
     for drafter in ("ngram", NgramDrafter.__new__(NgramDrafter)):

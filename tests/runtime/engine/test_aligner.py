@@ -64,7 +64,7 @@ def test_decoding_is_not_disturbed(features: Features) -> None:
 
 
 def test_it_can_be_cancelled(features: Features) -> None:
-    made = Engine(bundle("int8"), threads=1, cache=False)
+    made = Engine(bundle("int8"), threads=1)
     made.cancel()
     with pytest.raises(Interrupted):
         made.align(features, [1, 2])
@@ -76,4 +76,4 @@ def test_a_graph_for_other_heads_is_refused(features: Features) -> None:
     made = bundle("int8")
     changed = replace(made, manifest=replace(made.manifest, alignment_heads=((1, 0),)))
     with pytest.raises(BundleError, match="scores does not fit the manifest's dimensions"):
-        Engine(changed, threads=1, cache=False).align(features, [1])
+        Engine(changed, threads=1).align(features, [1])

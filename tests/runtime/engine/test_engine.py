@@ -172,7 +172,7 @@ def test_two_texts_at_once_do_not_mix() -> None:
 
 
 def test_a_released_buffer_brings_nothing_along() -> None:
-    made = Engine(bundle("int8"), threads=1, cache=False)
+    made = Engine(bundle("int8"), threads=1)
     window = made.encode(noise_mel(80, 200))
     dirty = made.start(window)
     for array in dirty.caches.values():
@@ -194,12 +194,12 @@ def test_a_text_that_goes_back_is_one_that_never_went_on(state: State) -> None:
 
 
 def test_features_outlive_their_engine() -> None:
-    made = Engine(bundle("int8"), threads=1, cache=False)
+    made = Engine(bundle("int8"), threads=1)
     window = made.encode(noise_mel(80, 200))
     hidden = window.hidden
     before = hidden.copy()
     del made
-    other = Engine(bundle("int8"), threads=1, cache=False)
+    other = Engine(bundle("int8"), threads=1)
     for seed in range(5):
         other.encode(noise_mel(80, 200, seed))
     del window
@@ -241,7 +241,7 @@ def test_a_mel_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("threads", [0, -1, 257, most_threads() + 1])
 def test_threads_out_of_range_are_refused(threads: int) -> None:
     with pytest.raises(UsageError, match=f"threads: got {threads}, expected 1 to {most_threads()}, four for each CPU"):
-        Engine(bundle("int8"), threads=threads, cache=False)
+        Engine(bundle("int8"), threads=threads)
 
 
 def with_dims(opened: Bundle, **changes: int) -> Bundle:
@@ -260,7 +260,7 @@ def with_dims(opened: Bundle, **changes: int) -> Bundle:
 )
 def test_dimensions_that_are_not_the_graphs_are_refused(changes: dict[str, int], name: str) -> None:
     with pytest.raises(BundleError, match=rf"{name} (does|do) not fit the manifest's dimensions"):
-        Engine(with_dims(bundle("int8"), **changes), cache=False, loads=GRAPH_NAMES)
+        Engine(with_dims(bundle("int8"), **changes), loads=GRAPH_NAMES)
 
 
 @pytest.mark.parametrize("what", ["name", "dtype", "shape", "missing"])
@@ -277,7 +277,7 @@ def test_a_signature_that_is_not_the_manifests_is_refused(side: str, what: str) 
     }[what]
     graphs = {**opened.manifest.graphs, "decoder": replace(spec, **{side: tuple(changed)})}
     with pytest.raises(BundleError, match=rf"decoder\.onnx: its {side} are not those the manifest lists"):
-        Engine(replace(opened, manifest=replace(opened.manifest, graphs=graphs)), cache=False)
+        Engine(replace(opened, manifest=replace(opened.manifest, graphs=graphs)))
 
 
 @pytest.mark.parametrize("damage", ["empty", "noise", "cut", "no data", "short data"])
@@ -295,12 +295,12 @@ def test_a_graph_that_cannot_be_loaded_is_one_line(damage: str, tmp_path: Path) 
         content = graph.read_bytes()
         graph.write_bytes({"empty": b"", "noise": os.urandom(500), "cut": content[: len(content) // 2]}[damage])
     with pytest.raises(BundleError, match=r"decoder\.onnx: .*export the model again") as raised:
-        Engine(replace(bundle("int8"), path=folder), cache=False)
+        Engine(replace(bundle("int8"), path=folder))
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 700
 
 
 def test_cancel_from_another_thread_stops_everything_until_reset() -> None:
-    made = Engine(bundle("int8"), threads=1, cache=False)
+    made = Engine(bundle("int8"), threads=1)
     state = made.start(features("int8"))
     made.forward(state, text()[:5])
     made.commit(state, 5)
@@ -322,7 +322,7 @@ def test_cancel_from_another_thread_stops_everything_until_reset() -> None:
 
 def test_interrupted_passes_in_a_loop_never_corrupt_a_text() -> None:
     """Cancel at many moments; each pass either gives the right bits or Interrupted."""
-    made = Engine(bundle("int8"), threads=2, cache=False)
+    made = Engine(bundle("int8"), threads=2)
     state = made.start(features("int8"))
     stopping = threading.Event()
 

@@ -27,18 +27,6 @@ def features(precision: str) -> Features:
     return engine(precision).encode(noise_mel(80, 200))
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own, not made yet; gives the folder of its entries."""
-    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("SPECEDGE_CACHE_BYTES", raising=False)
-    return tmp_path / "cache" / "prepacked"
-
-
-def entries(cache: Path) -> list[str]:
-    return sorted(path.name for path in cache.iterdir())
-
-
 def rows_of(state: State, start: int, stop: int) -> list[bytes]:
     return [state.caches[name][:, :, start:stop].tobytes() for name in sorted(state.caches)]
 
@@ -123,7 +111,7 @@ def test_a_bundle_without_the_graph_verifies_one_path() -> None:
     """As bundles from before there was one: the text is the same, and what cannot be run is not tried."""
     opened = bundle("int8")
     graphs = {name: graph for name, graph in opened.manifest.graphs.items() if name != "many"}
-    made = Engine(replace(opened, manifest=replace(opened.manifest, graphs=graphs)), threads=1, cache=False)
+    made = Engine(replace(opened, manifest=replace(opened.manifest, graphs=graphs)), threads=1)
     assert made.n_paths == 1
     rules = build_rules(
         opened.manifest.tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None
@@ -158,20 +146,6 @@ def test_beams_and_samples_leave_the_text_they_began_with() -> None:
     first = run(temperature=1.0)
     assert first.token_logprobs == run(temperature=1.0, best_of=1).token_logprobs
     assert run() == greedy
-
-
-def path_bits(made: Engine) -> bytes:
-    state = made.start(made.encode(noise_mel(80, 200)))
-    rows = made.forward_paths(state, 5, [[1, 2, 3], [4]])
-    return b"".join(row.tobytes() for path in rows for row in path)
-
-
-def test_a_damaged_packed_paths_graph_is_made_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    expected = path_bits(Engine(bundle("int8"), threads=1))
-    graph = next(cache.glob("*-many")) / "many.onnx"
-    graph.write_bytes(graph.read_bytes()[:-1])
-    assert path_bits(Engine(bundle("int8"), threads=1)) == expected
-    assert "set aside" in caplog.text and len(entries(cache)) >= 2
 
 
 @functools.cache

@@ -160,7 +160,7 @@ def test_windows_wait_for_room_and_say_the_same() -> None:
 
 
 def test_who_has_a_window_goes_on_and_who_stops_holds_nobody_up() -> None:
-    made = Engine(exported.bundle(), threads=1, cache=False, budget_bytes=1)
+    made = Engine(exported.bundle(), threads=1, budget_bytes=1)
     mel = exported.noise_mel(80, 200)
     kept = [made.encode(mel) for _ in range(3)]
     state = made.start(kept[0])
@@ -181,7 +181,7 @@ def test_who_has_a_window_goes_on_and_who_stops_holds_nobody_up() -> None:
 def test_room_is_for_the_next_as_soon_as_a_text_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_IDLE_S", 1e6)
     monkeypatch.setattr(scheduler, "_LOOKS_S", 1e6)
-    made = Engine(exported.bundle(), threads=1, cache=False, budget_bytes=1)
+    made = Engine(exported.bundle(), threads=1, budget_bytes=1)
     mel = exported.noise_mel(80, 200)
     window = made.encode(mel)
     state = made.start(window)
@@ -195,7 +195,7 @@ def test_room_is_for_the_next_as_soon_as_a_text_is_over(monkeypatch: pytest.Monk
 
 def test_two_who_come_at_once_do_not_find_the_same_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_IDLE_S", 1e6)
-    made = Engine(exported.bundle(), threads=1, cache=False, budget_bytes=1)
+    made = Engine(exported.bundle(), threads=1, budget_bytes=1)
     mel = exported.noise_mel(80, 200)
     with ThreadPoolExecutor(2) as pool:
         with made.lock:  # both come while somebody else is at the encoder
@@ -211,4 +211,4 @@ def test_two_who_come_at_once_do_not_find_the_same_room(monkeypatch: pytest.Monk
 
 def test_a_budget_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="budget_bytes: got 0, expected 1 or more"):
-        Engine(exported.bundle(), threads=1, cache=False, budget_bytes=0)
+        Engine(exported.bundle(), threads=1, budget_bytes=0)

@@ -12,7 +12,6 @@ import pytest
 from specedge import WhisperModel
 from specedge.errors import BundleError, ProviderError, UsageError
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.device import packed_folder
 from specedge.runtime.drafters.registry import runnable
 from specedge.runtime.engine import providers
 from specedge.runtime.engine.engine import Engine
@@ -45,22 +44,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
 
 
 def opened(made: Bundle, provider: str = "openvino", threads: int = 1) -> Engine:
-    return Engine(made, threads=threads, cache=False, encoder_provider=provider)
+    return Engine(made, threads=threads, encoder_provider=provider)
 
 
-def test_openvino_takes_all_lengths_and_is_compiled_once_for_a_version_and_threads(
-    made: Bundle, fake: CpuBackend
-) -> None:
+def test_openvino_takes_all_lengths(made: Bundle, fake: CpuBackend) -> None:
     engine = opened(made)
     assert engine.encoder_provider == "openvino 1 (a CPU)" and engine.window_lengths == ()
     assert [len(engine.encode(probe_mel(engine.dims, n)).hidden) for n in (62, 200)] == [31, 100]
-    opened(made)
-    assert fake.n_compiled == 1
-    assert len(list(packed_folder().glob(f"{made.digest[:24]}-openvino-*"))) == 1
-    fake.version = "2"
-    opened(made)
-    opened(made, threads=2)
-    assert fake.n_compiled == 3
 
 
 def test_others_get_windows_of_one_length(made: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,15 +71,6 @@ class CpuRun:
     def __call__(self, mel: np.ndarray) -> np.ndarray:
         assert mel.shape == (1, self._task.n_mels, self._task.n_frames)
         return providers.encoder_output(self._session, mel, self._task.n_state)
-
-
-def test_a_provider_works_where_nothing_can_be_kept(
-    made: Bundle, fake: CpuBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPECEDGE_CACHE_BYTES", "0")
-    engine = opened(made)
-    assert engine.encode(probe_mel(engine.dims)).hidden.any()
-    assert not packed_folder().exists()
 
 
 def test_a_missing_provider_is_named(made: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,7 @@ from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
 from specedge.errors import Interrupted
 
-engine = Engine(Bundle.open({bundle!r}), threads=2, cache=False)
+engine = Engine(Bundle.open({bundle!r}), threads=2)
 mel = np.zeros((engine.dims.n_mels, 2 * engine.dims.n_audio_ctx), np.float32)
 with engine.interruptible():
     try:

@@ -135,7 +135,7 @@ class Slow(Engine):
     """An engine that notices two passes at once, and keeps a log of calls and passes by thread."""
 
     def __init__(self) -> None:
-        super().__init__(exported.bundle(), threads=1, cache=False)
+        super().__init__(exported.bundle(), threads=1)
         self.inside = self.most = self.n_merged = 0
         self.log: list[tuple[str, int]] = []
 

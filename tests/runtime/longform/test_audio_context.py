@@ -147,7 +147,7 @@ def test_a_draft_of_another_encoder_hears_as_much_only_if_it_knows_how() -> None
     mel = exported.noise_mel(80, 200)
     for knows, n_ctx in ((False, 100), (True, 25)):
         told = replace(draft, manifest=replace(draft.manifest, short_windows=knows))
-        model = DraftModel(told, threads=1, cache=False)
+        model = DraftModel(told, threads=1)
         window = exported.engine().encode(np.ascontiguousarray(mel[:, :50]))
         assert len(model.hear(window, "another", lambda n_mels: mel).hidden) == n_ctx
 

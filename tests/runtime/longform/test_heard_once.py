@@ -34,7 +34,7 @@ class CountingEngine(SpeechEngine):
     """It notes the rows that its decoder runs and the mel frames that its encoder hears."""
 
     def __init__(self) -> None:
-        super().__init__(qwen_bundle(), threads=1, cache=False)
+        super().__init__(qwen_bundle(), threads=1)
         self.n_rows = self.n_frames = 0
 
     def forward(self, state: Any, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:

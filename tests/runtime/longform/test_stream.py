@@ -239,7 +239,7 @@ def test_options_that_cannot_be_are_refused_before_any_audio(
 @pytest.fixture(scope="module")
 def demo() -> tuple[Engine, Bundle]:
     opened = Bundle.open(DEMO)
-    return Engine(opened, threads=2, cache=False), opened
+    return Engine(opened, threads=2), opened
 
 
 @pytest.mark.slow

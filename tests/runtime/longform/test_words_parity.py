@@ -133,6 +133,6 @@ def test_random_texts_over_a_model_of_published_shape(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "checkpoint", size="tiny")
     with open_checkpoint(checkpoint) as source:
         made = write_bundle(source, tmp_path / "bundle", precision="fp32", name="tiny", version="0.1.0")
-    engine, model = Engine(made, threads=1, cache=False), model_of(checkpoint)
+    engine, model = Engine(made, threads=1), model_of(checkpoint)
     for seed in range(4):
         check(engine, model, random_case(engine, seed))
