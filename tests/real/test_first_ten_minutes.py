@@ -30,7 +30,7 @@ COMMANDS = (
     (0, "transcribe jfk.flac --stats", "specedge: jfk.flac: 11.0 s of audio in "),
     (0, "bench jfk.flac --rounds 1", "on this device use --drafter "),
     (0, "doctor", "every promise holds"),
-    (0, "disk", "weights as this CPU wants them"),
+    (0, "disk", "remove with `specedge disk --clear WHAT`"),
     (2, "transcribe --sats", "specedge: error: No such option '--sats'"),
     (4, "transcribe jfk.flac -m nonesuch", "specedge: error: no model 'nonesuch' in "),
 )
