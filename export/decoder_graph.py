@@ -91,8 +91,9 @@ def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
 def padded_vocabulary(dims: Dims, kind: LinearKind) -> int:
     """Rows of the vocabulary matrix as written: a multiple of 16 unless `kind` is fp32.
 
-    ONNX Runtime finds the parts of packed weights by aligning addresses to 64 bytes. In a file of packed weights that
-    fails for all that follows an odd-sized tensor, and the scales of 51865 rows are one (1.31: wrong logits, no error).
+    ONNX Runtime finds the parts of packed weights by aligning addresses to 64 bytes. In a file of packed weights, which
+    other programs may make of a bundle, that fails for all that follows an odd-sized tensor, and the scales of 51865
+    rows are one (1.31: wrong logits, no error).
     """
     return dims.n_vocab if kind == "fp32" else -(-dims.n_vocab // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 

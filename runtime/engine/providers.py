@@ -189,7 +189,8 @@ def openvino_encoder(task: EncoderTask, canceller: Canceller) -> EncoderRun:
     its runs Interrupted."""
     import openvino
 
-    core, settings = openvino.Core(), _openvino_settings(openvino.Core(), task)
+    core = openvino.Core()
+    settings = _openvino_settings(core, task)
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
         compiled_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         settings["CACHE_DIR"] = str(compiled_folder()) if os.access(compiled_folder(), os.W_OK) else ""
