@@ -50,6 +50,7 @@ from .options import (
 )
 from .output.formats import speculation_fields
 from .output.report import source_names
+from .text.phrases import Phrases, phrases, sentences
 from .text.special import TokenLayout, find_language
 from .text.speech_tokens import SpeechTokens
 
@@ -153,6 +154,8 @@ def _converted(name: str, kind: str, value: Any) -> Any:
     convert, expected = found
     try:
         return convert(value)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{name}: got {value!r:.80}, expected {expected}") from None
 
@@ -206,6 +209,8 @@ _CONVERTED: Mapping[str, _Conversion] = {
     "temperature": (_floats, "a number, or a list of them"),
     "initial_prompt": (_prompt, "a text, or a list of token ids"),
     "hotwords": (_text, "one text with all the words"),
+    "bias": (phrases, "a file, or a list of phrases"),
+    "only": (sentences, "a file, or a list of sentences"),
     "prefix": (_text, "a text"),
     "accept": (_text, "the name of a rule"),
     "suppress_tokens": (_ids, 'a list of token ids, or a text such as "-1"'),
@@ -383,6 +388,8 @@ class WhisperModel:
         seed: int = 0,
         audio_context: str | float = "auto",
         window_end: Literal["full", "pause"] | None = None,
+        bias: str | os.PathLike[str] | Iterable[str] | Phrases | None = None,
+        only: str | os.PathLike[str] | Iterable[str] | Phrases | None = None,
         carry_initial_prompt: bool = False,
         draft_sources: bool = False,
         logprob_threshold: float | None | EllipsisType = ...,

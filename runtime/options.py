@@ -21,6 +21,8 @@ from typing import Any, Literal
 
 from specedge.errors import UsageError
 
+from .text.phrases import Phrases, phrases, sentences
+
 BLOCK_KIND = "medusa-block"
 BLOCK_KV_GRAPH = "medusa-block-kv"  # cross-attention keys and values of medusa-block
 HEAD_KINDS = ("medusa-linear", BLOCK_KIND, "mtp-latent", "mtp-projection")
@@ -208,6 +210,22 @@ class TranscribeOptions:
         None, "Text before the first window, as context.", metavar="TEXT", is_usual=True
     )
     hotwords: str | None = _prompting(None, "Words to expect, put before every window.", metavar="TEXT", is_usual=True)
+    bias: Phrases | None = _prompting(
+        None,
+        "Make the phrases of a text file likelier, one a line: X, 4 by default, is added to the log-probability of "
+        "each token that goes on with one (docs/own-words.md). May change the text, and results say so.",
+        metavar="FILE[:X]",
+        parse=phrases,
+        is_usual=True,
+    )
+    only: Phrases | None = _prompting(
+        None,
+        "Write nothing but the sentences of a text file, one a line, such as commands. May change the text, and "
+        "results say so.",
+        metavar="FILE",
+        parse=sentences,
+        is_usual=True,
+    )
     carry_initial_prompt: bool = _prompting(False, "Put the initial prompt before every window.")
     prefix: str | None = _prompting(None, "Text that the first window begins with.", metavar="TEXT")
     condition_on_previous_text: bool = _prompting(True, "Use earlier text as context.")

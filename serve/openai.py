@@ -15,10 +15,12 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
+from specedge.errors import UsageError
 from specedge.runtime.audio.audio import RawFormat
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.options import FALLBACK_TEMPERATURES, TranscribeOptions, audio_context, drafter_named
 from specedge.runtime.output.formats import STREAMED, SubtitleOptions
+from specedge.runtime.text.phrases import WEIGHT, Phrases, phrases, sentences
 
 from . import shapes
 from .failures import Failure, failure_or_fault, invalid
@@ -93,6 +95,19 @@ class _Fields:
         return sorted(name for name in self._left if name not in _IGNORED_BUT_KNOWN)
 
 
+def _phrases(form: _Fields) -> dict[str, Phrases]:
+    """Phrases that may change the text, as far as the form gives them. Raises Failure."""
+    weight = form.number("bias_weight", 0.001, 100) or WEIGHT
+    found: dict[str, Phrases] = {}
+    for name, read in (("bias", phrases), ("only", sentences)):
+        if texts := [line for text in form.all(name) for line in text.splitlines()]:
+            try:
+                found[name] = read(Phrases(tuple(texts), weight))
+            except UsageError as error:
+                raise Failure(400, "invalid_value", f"{name}: {error}", param=name) from None
+    return found
+
+
 def _items(value: str) -> list[str]:
     """The items of a list in JSON; else the value."""
     if value.startswith("[") and value.endswith("]"):
@@ -134,6 +149,7 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
         audio_context=audio_context(context) if context else TranscribeOptions.audio_context,
         word_timestamps=has_words,
         draft_sources=bool(include),
+        **service.phrases | _phrases(form),
     )
     vad: dict[str, Any] | None = {} if form.is_on("vad_filter") or form.text("chunking_strategy") else None
     return Ask(

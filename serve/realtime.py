@@ -231,7 +231,7 @@ class _Session:
 
     def _feed(self, model: WhisperModel, samples: NDArray[np.float32]) -> list[LiveUpdate]:
         if self._live is None:
-            about = {"drafter": self._drafter, **self._service.drafter_options(self._drafter)}
+            about = {"drafter": self._drafter, **self._service.drafter_options(self._drafter), **self._service.phrases}
             about["token_map"] = about.pop("token_maps", None)
             vad = {"min_silence_duration_ms": self._silence_ms if self._has_vad else 1000}
             self._live = model.stream(vad_parameters=vad, draft_sources=True, **about, **self._options)

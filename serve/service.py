@@ -70,6 +70,11 @@ class Service:
             found["remember"] = True
         return found
 
+    @property
+    def phrases(self) -> dict[str, Any]:
+        """What the settings say of phrases that may change the text, for who asks for none."""
+        return {"bias": self.settings.bias, "only": self.settings.only}
+
 
 def client_of(connection: HTTPConnection) -> str:
     """Whose turn a request takes: that of its machine."""

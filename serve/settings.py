@@ -8,6 +8,7 @@ from functools import partial
 
 from specedge.errors import UsageError
 from specedge.runtime.options import CPU, DRAFTERS, ENCODER_PROVIDERS, described
+from specedge.runtime.text.phrases import Phrases, phrases, sentences
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -58,6 +59,15 @@ class Settings:
     drafter: str = described("auto", "Drafter.", choices=DRAFTERS, metavar="NAME")
     token_maps: tuple[str, ...] = described(
         (), "Token map to draft with, or several.", names=("--token-map",), metavar="FILE"
+    )
+    bias: Phrases | None = described(
+        None, "Phrases that are likelier, for who asks for none: a text file.", metavar="FILE[:X]", parse=phrases
+    )
+    only: Phrases | None = described(
+        None,
+        "Sentences that may be written alone, for who asks for none: a text file.",
+        metavar="FILE",
+        parse=sentences,
     )
     remember: bool = described(False, "Keep the n-grams of what was said for later runs.")
     page: bool = described(True, "Serve no page at /.")

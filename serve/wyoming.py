@@ -208,7 +208,7 @@ class _Handler(AsyncEventHandler):
         language = wanted.language.partition("-")[0] if wanted.language else None
         return Wanted(
             source=Path(self._audio.name),
-            options=TranscribeOptions(language=language, hotwords=", ".join(names) or None),
+            options=TranscribeOptions(language=language, hotwords=", ".join(names) or None, **self._service.phrases),
             drafter=drafter_named(drafter, **about),
             raw=self._format,
             max_duration_s=self._service.settings.max_duration_s,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from specedge.runtime.model import TranscriptionRun, WhisperModel
     from specedge.runtime.options import DrafterOptions, TranscribeOptions, VadOptions
     from specedge.runtime.output.formats import format_timestamp
+    from specedge.runtime.text.phrases import Phrases
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("ORT_GQA_DISABLE_FLASH_ATTENTION", "1")
@@ -54,6 +55,7 @@ _NAMES = {
     "specedge.runtime.model": "TranscriptionRun WhisperModel",
     "specedge.runtime.options": "DrafterOptions TranscribeOptions VadOptions",
     "specedge.runtime.output.formats": "format_timestamp",
+    "specedge.runtime.text.phrases": "Phrases",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = [
@@ -61,7 +63,8 @@ __all__ = [
     "BundleError", "BundleNotFoundError", "CheckpointError", "CheckpointNotFoundError", "DraftContext", "DraftTree",
     "DraftedSegment", "Drafter", "DrafterOptions", "Engine", "ExactnessError", "Interrupted", "Learning",
     "LiveTranscriber", "LiveUpdate", "MapError", "MapNotFoundError", "ModelError", "ModelNotFoundError",
-    "OutOfMemoryError", "ProviderError", "RawFormat", "ResourceError", "Segment", "SharedPass", "SpecedgeError",
+    "OutOfMemoryError", "Phrases", "ProviderError", "RawFormat", "ResourceError", "Segment", "SharedPass",
+    "SpecedgeError",
     "Terminated", "TranscribeOptions", "TranscriptionInfo", "TranscriptionRun", "UsageError", "VadOptions", "Verdict",
     "WhisperModel", "WindowContext", "Word", "available_models", "decode_audio", "download_model", "format_timestamp",
     "open_audio",

@@ -71,7 +71,7 @@ _OUTPUT = (
     _SOURCE,
     fields_of(ModelOptions, without=("model",)),
     DRAFTING,
-    fields_of(TranscribeOptions, "accept", "initial_prompt", "hotwords", "audio_context"),
+    fields_of(TranscribeOptions, "accept", "initial_prompt", "hotwords", "bias", "only", "audio_context"),
     fields_of(VadOptions, "min_silence_duration_ms", "threshold", "neg_threshold", default=None, is_usual=True),
 )
 def listen(source: str | None, **given: Any) -> None:

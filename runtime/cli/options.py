@@ -498,7 +498,7 @@ ANSWERS: Mapping[str, str] = {
     "--pretty-json": "-f json writes one line; `python -m json.tool` breaks it into several",
     **dict.fromkeys(("--output-file", "--output"), "give a folder with -o, or for one input and format the file"),
     "--align-model": "word times come from the model itself: --word-timestamps",
-    "--grammar": "specedge has no grammars; --hotwords or a token map (--token-map) tell it what to expect",
+    "--grammar": "--only FILE takes sentences with (a|b) and [a]; --hotwords and --bias tell it what to expect",
     "--num-workers": "one process uses all cores with --threads; --batch-size decodes pieces together",
     **dict.fromkeys(("--cpu-threads", "--processors"), "the option is --threads"),
     "--flash-attn": "specedge runs on the CPU; leave it out",

@@ -151,13 +151,13 @@ def logprobs_behind(rules: RuleSet, logits: Logits, tokens: Sequence[int]) -> Lo
 
     Raises ModelError on logits that are not numbers.
     """
-    rules.apply(logits, tokens)
+    left = rules.apply(logits, tokens)
     peak = logits.max()
     if not np.isfinite(peak):
         raise unusable(peak, len(tokens))
     shifted = logits - peak
     normalised: Logits = shifted - np.log(np.exp(shifted).sum(dtype=np.float32))
-    return normalised
+    return normalised + np.float32(left) if left else normalised
 
 
 @dataclass(kw_only=True)
@@ -202,6 +202,8 @@ class _Beams:
         ended: list[Hypothesis] = []
         parents: list[_Beam] = []
         for total, beam, token, logprob in found:
+            if logprob == -np.inf and self._rules.only is not None:
+                break  # a sentence may have one continuation alone
             logprobs_so_far = (*beam.logprobs, float(logprob))
             if token == self._eot:
                 ended.append(Hypothesis(tokens=beam.tokens, logprobs=logprobs_so_far, sum_logprob=total, finished=True))

@@ -318,7 +318,9 @@ class _Window:
             n_drafted=best.n_drafted,
             speculation=self.tally.result(
                 guard.name,
-                lossless=self.options.acceptance.lossless and self.engine.is_exact is not False,
+                lossless=self.options.acceptance.lossless
+                and self._rules.bias is self._rules.only is None
+                and self.engine.is_exact is not False,
                 draft_s=guard.seconds - self._draft_s_before,
                 suspected_loops=guard.suspected_loops - self._loops_before,
                 choice=guard.choice,

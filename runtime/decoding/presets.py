@@ -7,15 +7,31 @@ config allows later ones.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from specedge.errors import UsageError
+
 from ..bundle.manifest import SPEECH, Manifest
 from ..options import TranscribeOptions
+from ..text.phrases import tree_of_pairs, tree_of_sentences
 from ..text.special import TokenLayout
 from ..text.tokenizer import Tokenizer
 from .rules import RuleSet, build_rules, non_speech_tokens, suppressed_tokens
 
 
 def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
-    """Return the rules that `options` ask for."""
+    """Return the rules that `options` ask for. Raises UsageError."""
+    rules = _own_rules(options, manifest, tokenizer)
+    if options.bias is not None:
+        rules = replace(rules, bias=tree_of_pairs(options.bias, tokenizer), bias_weight=options.bias.weight)
+    if options.only is not None:
+        if manifest.kind == SPEECH:
+            raise UsageError("only: a speech LLM writes more than the text; give --bias or --hotwords")
+        rules = replace(rules, only=tree_of_sentences(options.only, tokenizer, manifest.tokens.eot))
+    return rules
+
+
+def _own_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
     special = manifest.tokens
     if manifest.kind == SPEECH:
         return _speech_rules(options, special)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..text.phrases import Tree
 from ..text.special import TokenLayout
 from ..text.tokenizer import Encoder, Tokenizer
 
@@ -116,6 +117,45 @@ def hasten_end(logits: Logits, sampled: Sequence[int], layout: TokenLayout, deca
         logits[layout.eot] = np.float32(min(risen, _CERTAIN))
 
 
+def favour(logits: Logits, sampled: Sequence[int], phrases: Tree, weight: float) -> None:
+    """Add `weight` to tokens that go on with a phrase that the text has begun, from its second token on.
+
+    A first token gets nothing: words that only begin like a phrase would be heard everywhere.
+    """
+    following: set[int] = set()
+    for begin, token in enumerate(sampled):
+        if token in phrases.branches:
+            node = phrases.behind(sampled[begin:])
+            following.update(node.branches if node is not None else ())
+    if following:
+        logits[list(following)] += np.float32(weight)
+
+
+def allow_only(
+    logits: Logits, sampled: Sequence[int], layout: TokenLayout, sentences: Tree, *, timestamps: bool
+) -> float:
+    """Forbid text that goes on with no sentence; between them the text may end or, with `timestamps`, a time follow.
+
+    Returns the logarithm of the probability that is left, to which log-probabilities are scaled: so a text that the
+    model would not have written stays unlikely, and silence is noticed. A prefix of no sentence ends at once.
+    """
+    begin = next((n for n in range(len(sampled), 0, -1) if layout.is_timestamp(sampled[n - 1])), 0)
+    node = sentences.behind(sampled[begin:])
+    allowed = [layout.eot] if node is None else list(node.branches)
+    peak = logits.max()
+    whole = np.exp(logits - peak).sum(dtype=np.float32)
+    kept = np.full_like(logits, _NEVER)
+    if node is sentences or layout.eot in allowed:
+        allowed.append(layout.eot)
+        times = slice(layout.timestamp_begin, layout.timestamp_begin + layout.n_timestamps * timestamps)
+        kept[times] = logits[times]
+    kept[allowed] = logits[allowed]
+    if not np.isfinite(kept.max()):
+        kept[layout.eot] = peak  # other rules forbid all of the sentence
+    logits[:] = kept
+    return float(np.log(np.exp(kept - peak).sum(dtype=np.float32) / whole))
+
+
 def join_ends(logits: Logits, layout: TokenLayout) -> None:
     """Give the end the likeliest logit of all ids that end a text; the others are control tokens, never sampled."""
     logits[layout.eot] = max(logits[layout.eot], *(logits[id_] for id_ in layout.other_ends))
@@ -202,7 +242,8 @@ class RuleSet:
 
     blank_ids, suppressed_ids: sorted token ids below `n_vocab`; forbidden: the suppressed ids as a set, which no prefix
     allows; timestamps: False for the prompt with <|notimestamps|>, where openai-whisper has no rules of time; begun:
-    the beginning of the text, which ends the prompt, as CTranslate2 takes a prefix.
+    the beginning of the text, which ends the prompt, as CTranslate2 takes a prefix; bias: phrases that are likelier by
+    `bias_weight`; only: the sentences that may be written. Both may change the text.
     """
 
     layout: TokenLayout
@@ -215,12 +256,17 @@ class RuleSet:
     no_repeat_ngram_size: int = 0
     length_decay: tuple[float, float] | None = None
     begun: tuple[int, ...] = ()
+    bias: Tree | None = None
+    bias_weight: float = 0.0
+    only: Tree | None = None
 
-    def apply(self, logits: Logits, sampled: Sequence[int]) -> None:
+    def apply(self, logits: Logits, sampled: Sequence[int]) -> float:
         """Apply all rules in order, in place, to the logits of all tokens, f32[n_vocab].
 
         `sampled` is the prefix without the prompt, so its beginning is openai-whisper's `sample_begin`.
+        Returns what to add to log-probabilities of the row: below 0 only where `only` forbids.
         """
+        left = 0.0
         layout = self.layout
         if self.begun:
             sampled = [*self.begun, *sampled]
@@ -232,9 +278,13 @@ class RuleSet:
             no_repeated_ngram(logits, sampled, self.no_repeat_ngram_size)
         if self.length_decay is not None:
             hasten_end(logits, sampled, layout, self.length_decay)
+        if self.bias is not None:
+            favour(logits, sampled, self.bias, self.bias_weight)
         if not sampled:
             suppress_blank(logits, self.blank_ids)
         suppress_tokens(logits, self.suppressed_ids)
+        if self.only is not None:
+            left = allow_only(logits, sampled, layout, self.only, timestamps=self.timestamps)
         if self.timestamps:
             if sampled:
                 timestamps_in_pairs(logits, sampled, layout)
@@ -242,6 +292,7 @@ class RuleSet:
             else:
                 initial_timestamp(logits, sampled, layout, self.max_initial_timestamp_index)
             prefer_timestamps(logits, sampled, layout)
+        return left
 
 
 def build_rules(

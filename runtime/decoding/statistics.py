@@ -63,7 +63,8 @@ class Speculation:
     bonus: passes in which a whole path of the draft was accepted (one draft or more); tokens: decided tokens, the end
     of text included; evaluated_by_position, accepted_by_position: the same counts by depth in the draft; by_drafter:
     the counts of each drafter, one unless the drafter combines several; suspected_loops: windows whose text seemed to
-    repeat itself without end; lossless: whether the text is by construction that of plain decoding.
+    repeat itself without end; lossless: whether the text is by construction that of plain decoding, and of
+    the model without a map that may change it.
     Times in seconds: draft_s in the drafter; decoder_s all else, of which verify_s in passes of the decoder and
     rules_s in rules and decisions; of a shared pass the share of this window's rows. learning: what a draft model
     learned, mostly between windows, outside draft_s. choice: why the drafter was chosen, "" where there was no choice.

@@ -170,7 +170,7 @@ class Verifier:
     def _decide(self, logits: Logits, draft: Draft, children: Sequence[int]) -> int:
         """Append the token that follows the text; `logits` f32[n_vocab] is used up, `children` are drafts of it."""
         tokens = self.tokens
-        self._rules.apply(logits, tokens)
+        left = self._rules.apply(logits, tokens)
         token = int(logits.argmax())
         peak = float(logits[token])
         if not math.isfinite(peak):
@@ -181,6 +181,8 @@ class Verifier:
         if self._rows is not None:
             self._rows.append(logits.copy())
         logprob = log_softmax_at(logits, token, peak, scratch=logits)
+        if left:
+            logprob += np.float32(left)
         tokens.append(token)
         self.logprobs.append(float(logprob))
         self.sum_logprob += logprob

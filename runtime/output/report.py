@@ -48,7 +48,7 @@ def statistics(info: TranscriptionInfo, duration_s: float) -> Iterator[str]:
 def _notes(info: TranscriptionInfo) -> Iterator[str]:
     counted, context = info.speculation, info.audio_context
     if not counted["lossless"]:
-        yield "drafts were accepted by a rule that may change the text"
+        yield "by --accept, --bias or --only the text may not be the model's own"
     if context and context["heard_s"] < context["window_s"]:
         again = f", {context['encoded_again']} again in full" if context["encoded_again"] else ""
         yield (

@@ -280,7 +280,7 @@ def joined(segments: Iterable[str]) -> Iterator[str]:
 def _clean(text: str) -> str:
     """One line without blanks at its ends; empty for what is no speech."""
     text = " ".join(text.split())
-    return "" if _NOT_SPEECH.fullmatch(text) else text
+    return "" if _NOT_SPEECH.fullmatch(text) and "|" not in text else text  # (yes|no) is a line of commands
 
 
 def is_unspaced(character: str) -> bool:

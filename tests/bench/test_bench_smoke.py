@@ -14,7 +14,7 @@ from support.noise import SAMPLES
 from support.paths import DEMO
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("lossless", "papers", "peers", "soak")
+PROGRAMS = ("lossless", "papers", "peers", "phrases", "soak")
 
 
 @pytest.fixture
@@ -54,6 +54,16 @@ def test_peers(speech: Path) -> None:
     assert set(rows) == {f"specedge {name}" for name in ("none, full", "ngram, full", "none, auto", "ngram, auto")}
     assert found["different"] == 0 and rows["specedge none, full"]["times_base"] == 1.0
     assert all(row["peak_mb"] > 10 for row in rows.values())
+
+
+@pytest.mark.slow
+def test_phrases(speech: Path) -> None:
+    rows = [json.loads(line) | {"slots": {"what": "word"}} for line in speech.read_text().splitlines()]
+    speech.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    commands = speech.with_name("commands.txt")
+    commands.write_text("a (word|pump)\n")
+    found = _json("phrases", DEMO, speech, "--bias", commands, "--only", commands, "--foreign", speech)
+    assert set(found["ways"]) == {"plain", "bias", "only"} and found["ways"]["only"]["commands"] == 2
 
 
 @pytest.mark.slow

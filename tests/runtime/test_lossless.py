@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,21 @@ from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.engine.engine import Features
+from specedge.runtime.text.phrases import Tree, Way
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
 from support.exported import PRECISIONS, bundle, engine, noise_mel
 
 SPECIAL = bundle("int8").manifest.tokens
 SUPPRESSED = next(token for token in bundle("int8").manifest.suppress_tokens if token < SPECIAL.eot)
 TEMPERATURES = (0.0, 0.3, 1.0)
+_EOT = SPECIAL.eot
+_PAIRS: list[Way] = [(n, m, 7) for n in range(900) for m in range(0, 250, 3)]
+_SENTENCES: list[Way] = [(5, ((9,), (7, 8, ((), (9, 4, 5))), ()), _EOT), (12, ((), (7, 8)), _EOT)]
+MAPS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "bias": {"bias": Tree(_PAIRS, lambda word: ()), "bias_weight": 8.0},
+    "only": {"only": Tree(_SENTENCES, lambda word: ())},
+}
 
 
 @functools.cache
@@ -27,7 +37,7 @@ def features(precision: str) -> Features:
     return engine(precision).encode(noise_mel(80, 200))
 
 
-def options(*, timestamps: bool, temperature: float, **more: Any) -> DecodeOptions:
+def options(*, timestamps: bool, temperature: float, rule: str = "none", **more: Any) -> DecodeOptions:
     manifest = bundle("int8").manifest
     rules = build_rules(
         SPECIAL,
@@ -36,6 +46,7 @@ def options(*, timestamps: bool, temperature: float, **more: Any) -> DecodeOptio
         timestamps=timestamps,
         max_initial_timestamp_index=50,
     )
+    rules = replace(rules, **MAPS[rule])
     return DecodeOptions(
         rules=rules, n_text_ctx=manifest.dims.n_text_ctx, n_sample=24, temperature=temperature, window_key=7, **more
     )
@@ -47,9 +58,11 @@ def prompt(*, timestamps: bool, previous: bool) -> list[int]:
 
 
 @functools.cache
-def plain(precision: str, timestamps: bool, previous: bool, temperature: float) -> WindowResult:
+def plain(
+    precision: str, timestamps: bool, previous: bool, temperature: float, rule: str = "none", beam_size: int = 1
+) -> WindowResult:
     ids = prompt(timestamps=timestamps, previous=previous)
-    chosen = options(timestamps=timestamps, temperature=temperature)
+    chosen = options(timestamps=timestamps, temperature=temperature, rule=rule, beam_size=beam_size)
     return decode_window(engine(precision), features(precision), ids, chosen)
 
 
@@ -59,12 +72,13 @@ def plain(precision: str, timestamps: bool, previous: bool, temperature: float) 
     timestamps=st.booleans(),
     previous=st.booleans(),
     temperature=st.sampled_from(TEMPERATURES),
+    rule=st.sampled_from(sorted(MAPS)),
     plans=st.lists(draft_plans(SPECIAL, suppressed=SUPPRESSED), min_size=1, max_size=3),
 )
 def test_no_drafter_changes_a_real_window(
-    precision: str, timestamps: bool, previous: bool, temperature: float, plans: list[Plan]
+    precision: str, timestamps: bool, previous: bool, temperature: float, rule: str, plans: list[Plan]
 ) -> None:
-    expected = plain(precision, timestamps, previous, temperature)
+    expected = plain(precision, timestamps, previous, temperature, rule)
     truth = [*expected.tokens, SPECIAL.eot]
     n_calls = 0
 
@@ -74,12 +88,26 @@ def test_no_drafter_changes_a_real_window(
         return plans[n_calls % len(plans)](truth, context, budget)
 
     ids = prompt(timestamps=timestamps, previous=previous)
-    chosen = options(timestamps=timestamps, temperature=temperature)
+    chosen = options(timestamps=timestamps, temperature=temperature, rule=rule)
     result = decode_window(engine(precision), features(precision), ids, chosen, Scripted(propose))
     assert plain_fields(result) == plain_fields(expected)
     counted = result.speculation
     assert counted.tokens == counted.accepted + counted.passes == len(result.token_logprobs)
     assert counted.passes <= counted.tokens
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_map_changes_the_text_as_it_is_asked_to(timestamps: bool, beam_size: int, temperature: float) -> None:
+    """Sentences of `only` follow each other between timestamps, their own numbers are not raised; results say so."""
+    if temperature and beam_size > 1:
+        pytest.skip("beams are for temperature 0")
+    found = {rule: plain("int8", timestamps, False, temperature, rule, beam_size) for rule in MAPS}
+    text = [token for token in found["only"].tokens if not SPECIAL.is_timestamp(token)]
+    assert found["only"].finished and set(text) <= {5, 9, 7, 8, 4, 12} and (text or timestamps)
+    assert found["only"].avg_logprob < -1 and found["bias"].tokens != found["none"].tokens
+    assert [one.speculation.lossless for one in found.values()] == [True, False, False]
 
 
 def test_silence_is_known_where_several_paths_follow_the_start_token_alone() -> None:

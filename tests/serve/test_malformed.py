@@ -15,8 +15,20 @@ from support.serving import MAINTENANCE, PATHS, SAID, Served
 _AUDIO = MAINTENANCE.read_bytes()[:3000]
 _NAMES = ("file", "model", "language", "temperature", "stream", "include[]", "beam_size", "prompt", "response_format")
 _NAMES += ("timestamp_granularities[]", "seed", "drafter", "audio_context", "hotwords", "chunking_strategy", "x\0y", "")
+_NAMES += ("bias[]", "bias_weight", "only")
 _VALUES = (b"", b"1e999", b"-1", b"nan", b"true", b"\xff\xfe", b"../../etc/passwd", b"a" * 5000, b"\0", b"{}", b"demo")
-_VALUES += (b"verbose_json", b"xx", "\u202e\U0001f600".encode(), b"%s%n", b"ctc", b"none", b"word", b"0.5")
+_VALUES += (
+    b"verbose_json",
+    b"xx",
+    "\u202e\U0001f600".encode(),
+    b"%s%n",
+    b"ctc",
+    b"none",
+    b"word",
+    b"0.5",
+    b"(a|[b",
+    b"a = <a>",
+)
 _PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/inference", "/asr")
 
 
@@ -87,7 +99,7 @@ def _survives(server: Served, n: int, seed: int) -> None:
 
 
 def test_malformed_forms(server: Served) -> None:
-    _survives(server, 40, 1)
+    _survives(server, 40, 2)
 
 
 @pytest.mark.stress

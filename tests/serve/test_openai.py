@@ -105,6 +105,7 @@ def test_translations_are_the_other_task(server: Served) -> None:
         ({"language": "klingon"}, 400, "invalid_value", None),
         ({"extra_body": {"drafter": "magic"}}, 400, "invalid_value", "drafter"),
         ({"extra_body": {"beam_size": "nan"}}, 400, "invalid_value", "beam_size"),
+        ({"extra_body": {"only": "start (the pump"}}, 400, "invalid_value", "only"),
         ({"timestamp_granularities": ["letter"]}, 400, "invalid_value", "timestamp_granularities[]"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from wyoming.asr import Transcribe, Transcript
@@ -100,6 +101,29 @@ def test_a_unix_socket(tmp_path: Path) -> None:
     with served("-m", "demo", "--wyoming", uri):
         asyncio.run(_absurd_length(uri))
         asyncio.run(_everything(uri))
+
+
+def test_commands_that_may_be_written_alone(tmp_path: Path) -> None:
+    """`--only` holds for Wyoming, and over HTTP for who asks for nothing else; other speech gives no text."""
+    uri, commands = f"unix://{tmp_path / 'w'}", tmp_path / "commands.txt"
+    commands.write_text("call the (kitchen|maintenance) crew to generator [number] two\nstop\n", encoding="utf-8")
+
+    async def run() -> str:
+        async with AsyncClient.from_uri(uri) as client:
+            return said(await ask(client))
+
+    forms: list[tuple[dict[str, str], str]] = [
+        ({}, SAID),
+        ({"only": "call the kitchen crew to generator two\nstop"}, SAID.replace("maintenance", "kitchen")),
+        ({"only[]": "start the pump"}, ""),
+        ({"bias[]": "generator ten", "bias_weight": "30", "only": SAID.replace("two", "(two|ten)")}, SAID[:-4] + "ten"),
+    ]
+    with served("-m", "demo", "--wyoming", uri, "--only", str(commands)) as server:
+        assert asyncio.run(run()) == SAID
+        for form, expected in forms:
+            files = {"file": MAINTENANCE.read_bytes()}
+            answer = httpx.post(f"{server.url}/v1/audio/transcriptions", data=form, files=files)
+            assert answer.json()["text"].rstrip(".") == expected.rstrip("."), answer.text
 
 
 class _Process(AsyncClient):
