@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
@@ -52,6 +53,7 @@ BEAM_SIZE = 5
 _FALLS_BACK = ("int8", "int8_float32", "float32")
 _ON_CPU = ("default", "auto", "int4", *_FALLS_BACK)
 _SILENCE = np.zeros(1, np.float32)
+_NAMED = inspect.Parameter.KEYWORD_ONLY
 
 
 @dataclass
@@ -445,8 +447,22 @@ def _signature(method: Callable[..., Any]) -> inspect.Signature:
     return found.replace(parameters=[p.replace(default=own.get(p.name, p.default)) for p in found.parameters.values()])
 
 
+def _with_arguments(method: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """`method` with the arguments of `signature`, in its code, too: faster-whisper's own tests look for them there."""
+    bare = [one.replace(default=one.empty, annotation=one.empty) for one in signature.parameters.values()]
+    given = ", ".join(f"{name}={name}" for name in list(signature.parameters)[1:])
+    scope: dict[str, Any] = {"method": method}
+    exec(f"def transcribe{inspect.Signature(bare)}: return method(self, {given})", scope)
+    made: Callable[..., Any] = functools.update_wrapper(scope["transcribe"], method)
+    made.__signature__ = signature  # type: ignore[attr-defined]
+    defaults = {name: one.default for name, one in signature.parameters.items() if one.default is not one.empty}
+    made.__kwdefaults__ = {name: value for name, value in defaults.items() if signature.parameters[name].kind is _NAMED}
+    made.__defaults__ = tuple(value for name, value in defaults.items() if name not in made.__kwdefaults__)
+    return made
+
+
 for _kind in (WhisperModel, BatchedInferencePipeline):
-    _kind.transcribe.__signature__ = _signature(_kind.__base__.transcribe)  # type: ignore[union-attr]
+    _kind.transcribe = _with_arguments(_kind.transcribe, _signature(_kind.__base__.transcribe))  # type: ignore
 
 
 def _transcribe(method: Callable[..., Any], owner: Any, audio: Any, *arguments: Any, **named: Any) -> Any:

@@ -82,6 +82,14 @@ def _has_arguments_of(ours: Any, theirs: Any) -> None:
     )
 
 
+def test_the_arguments_are_in_the_code_where_the_peer_s_own_tests_look() -> None:
+    of_model, of_batches = (
+        set(inspect.getargs(one.transcribe.__code__).args)
+        for one in (transcribe.WhisperModel, transcribe.BatchedInferencePipeline)
+    )
+    assert of_batches - of_model == {"batch_size"} and {"self", "audio", "beam_size", "hotwords"} <= of_model
+
+
 def _peer() -> bool:
     try:
         import_module("faster_whisper")
