@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from specedge.runtime.decoding import rules
 from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.text.phrases import Tree
 from specedge.runtime.text.special import SpecialTokens
 from support.fake_engine import special_tokens
 
@@ -198,3 +199,54 @@ def test_the_end_grows_likelier_as_in_transformers(end: float) -> None:
     row[SPECIAL.eot] = -np.inf
     rules.hasten_end(row, [65] * 9, SPECIAL, (2, 1.5))
     assert row[SPECIAL.eot] == -np.inf, "what is forbidden stays so"
+
+
+SENTENCES = Tree([(5, 9, SPECIAL.eot), (12, SPECIAL.eot)], lambda word: ())
+TIMES = set(range(SPECIAL.timestamp_begin, SPECIAL.timestamp_begin + SPECIAL.n_timestamps))
+FIRST = SPECIAL.timestamp_begin
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+@pytest.mark.parametrize(
+    ("sampled", "expected", "is_between"),
+    [
+        ([], {5, 12, SPECIAL.eot}, True),
+        ([5], {9}, False),
+        ([5, 9], {SPECIAL.eot}, True),
+        ([5, 12], {SPECIAL.eot}, True),
+        ([FIRST], {5, 12, SPECIAL.eot}, True),
+        ([FIRST, 5, 9], {SPECIAL.eot}, True),
+        ([FIRST, 5, 9, FIRST + 20], {5, 12, SPECIAL.eot}, True),
+        ([FIRST, 5, 9, FIRST + 20, FIRST + 20, 5], {9}, False),
+    ],
+)
+def test_only_sentences_go_on_and_times_stand_between_them(
+    sampled: list[int], expected: set[int], is_between: bool, timestamps: bool
+) -> None:
+    row = flat()
+    left = rules.allow_only(row, sampled, SPECIAL, SENTENCES, timestamps=timestamps)
+    assert allowed(row) == expected | (TIMES if timestamps and is_between else set())
+    assert left == pytest.approx(math.log(len(allowed(row)) / len(row)), abs=1e-5)
+
+
+def test_a_sentence_that_other_rules_forbid_ends() -> None:
+    row = flat()
+    row[9] = -math.inf
+    rules.allow_only(row, [5], SPECIAL, SENTENCES, timestamps=False)
+    assert allowed(row) == {SPECIAL.eot}
+
+
+@pytest.mark.parametrize(
+    ("sampled", "favoured"), [([], set()), ([7], set()), ([7, 5], {9, 10}), ([5, 9], {3}), ([5, 3], set())]
+)
+def test_phrases_are_favoured_from_their_second_token_on(sampled: list[int], favoured: set[int]) -> None:
+    row = flat()
+    rules.favour(row, sampled, Tree([(5, 9), (5, 10, 7), (9, 3)], lambda word: ()), 4.0)
+    assert set(np.flatnonzero(row).tolist()) == favoured and set(row[list(favoured)].tolist()) <= {4.0}
+
+
+def test_an_end_that_is_hastened_beyond_all_numbers_is_certain() -> None:
+    row = flat()
+    row[SPECIAL.eot] = 2.0
+    rules.hasten_end(row, [1] * 400, SPECIAL, (0, 1e10))
+    assert row[SPECIAL.eot] == np.float32(1e30)
