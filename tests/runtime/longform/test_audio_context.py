@@ -204,10 +204,11 @@ def test_batched_pieces_of_several_lengths_have_the_text_of_their_own() -> None:
 LOOP = Script(tokens=[SPECIAL.timestamp_begin, *words(" pump") * 60, SPECIAL.timestamp_begin + 50])
 UNLIKELY = Script(tokens=PUMP, logprob=-3.0)
 SILENT = Script(tokens=PUMP, no_speech_prob=0.9)
+NO_TESTS = dict.fromkeys(("compression_ratio_threshold", "log_prob_threshold", "no_speech_threshold"))
 
 
 @pytest.mark.parametrize("failed", [LOOP, UNLIKELY, SILENT], ids=["loop", "unlikely", "silent"])
-@pytest.mark.parametrize("tests", [{}, {"compression_ratio_threshold": None, "log_prob_threshold": None}])
+@pytest.mark.parametrize("tests", [{}, NO_TESTS])
 def test_a_text_that_fails_is_decoded_again_over_the_whole_window(failed: Script, tests: dict[str, None]) -> None:
     """Before any temperature rises, and also where the options have no tests."""
     engine = SilentEngine(SPECIAL, failed, Script(tokens=PUMP))

@@ -12,11 +12,16 @@ from specedge.runtime.decoding.drafter import DraftTree
 from specedge.runtime.decoding.passes import Decoding, alone
 from specedge.runtime.decoding.rules import build_rules, non_speech_tokens
 from specedge.runtime.longform.transcribe import (
+    Attempt,
+    compression_ratio,
     decode_with_fallback,
+    is_none_of_them,
     is_silence,
     loops,
+    vote,
 )
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.text.phrases import sentences
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.drafting import Scripted, plain_fields
 from support.fake_engine import HashEngine, special_tokens, tokenizer, words
@@ -37,6 +42,7 @@ GOOD = WindowResult(
 UNSURE = replace(GOOD, avg_logprob=-1.5)
 SILENT = replace(UNSURE, no_speech_prob=0.9)
 LOOP = replace(GOOD, tokens=tuple(words(" the") * 60))
+LOOP_RATIO = compression_ratio(("the " * 60).strip())
 
 
 @pytest.mark.parametrize(
@@ -52,6 +58,9 @@ LOOP = replace(GOOD, tokens=tuple(words(" the") * 60))
         ([UNSURE], {"log_prob_threshold": None}, [0.0]),
         ([LOOP], {"compression_ratio_threshold": None}, [0.0]),
         ([UNSURE], {"temperature": (0.6,)}, [0.6]),
+        ([replace(GOOD, avg_logprob=-1.0)], {}, [0.0]),  # on the threshold, as in openai-whisper
+        ([LOOP], {"compression_ratio_threshold": LOOP_RATIO}, [0.0]),
+        ([replace(UNSURE, no_speech_prob=0.6), GOOD], {}, [0.0, 0.2]),
     ],
 )
 def test_temperatures_rise_until_a_text_passes(
@@ -104,6 +113,8 @@ def test_a_loop_is_told_before_it_reaches_the_limit() -> None:
     lively = (" the", " pump", " is", " on", " zero", " one", " is", " pump", " on", " the")
     assert is_told(*[" the"] * 24) and is_told(*[" the", " pump", " is"] * 8) and not is_told(*[" the"] * 23)
     assert not is_told(*lively * 2) and not is_told(*[" the"] * 24, " pump"), "or it has ended"
+    longest = (*lively, " zero", " the", " one", " on", " is", " pump")  # 16 tokens
+    assert is_told(*longest * 4) and not is_told(*longest * 3) and not is_told(*(*longest, " is") * 4)
     assert not is_told(*[" the"] * 24, compression_ratio_threshold=None)
     assert not is_told(*[" the"] * 24, compression_ratio_threshold=30.0), "it would pass"
 
@@ -148,6 +159,48 @@ def test_silence_is_unlikely_text_where_nobody_speaks() -> None:
     assert not is_silence(UNSURE, options)
     assert is_silence(replace(GOOD, no_speech_prob=0.9), TranscribeOptions(log_prob_threshold=None))
     assert not is_silence(SILENT, TranscribeOptions(no_speech_threshold=None))
+    assert not is_silence(replace(SILENT, no_speech_prob=0.6), options)
+    assert is_silence(replace(SILENT, avg_logprob=-1.0), options)
+
+
+@pytest.mark.parametrize(
+    ("result", "options", "expected"),
+    [
+        (GOOD, {}, False),
+        (replace(GOOD, avg_logprob=-1.9), {}, False),
+        (replace(GOOD, avg_logprob=-2.1), {}, True),
+        (replace(GOOD, avg_logprob=-2.1), {"log_prob_threshold": -1.1}, False),
+        (replace(GOOD, avg_logprob=-9.0), {"log_prob_threshold": None}, False),
+        (LOOP, {}, True),
+        (LOOP, {"compression_ratio_threshold": None}, False),
+        (replace(LOOP, avg_logprob=-9.0), {"only": None}, False),
+    ],
+)
+def test_what_is_none_of_the_sentences(result: WindowResult, options: dict[str, Any], expected: bool) -> None:
+    ratio = LOOP_RATIO if result.tokens == LOOP.tokens else 1.0
+    attempt = Attempt(
+        result=result, compression_ratio=ratio, speculation=GOOD.speculation, last_temperature=0.0, is_last=True
+    )
+    assert is_none_of_them(attempt, TranscribeOptions(**{"only": sentences(["stop"]), **options})) is expected
+
+
+def test_a_loop_of_sentences_is_not_decoded_to_its_end() -> None:
+    asked: list[tuple[float, bool]] = []
+
+    def decode(temperature: float, stops: bool) -> Decoding[WindowResult]:
+        asked.append((temperature, stops))
+        return replace(LOOP, hopeless=stops)
+        yield ()
+
+    options = TranscribeOptions(temperature=(0.0,), only=sentences(["stop"]))
+    alone(NO_ENGINE, decode_with_fallback(decode, options, tokenizer(SPECIAL), thrown_away=lambda: None))
+    assert asked == [(0.0, True)]
+
+
+def test_languages_are_voted_for_until_one_is_sure() -> None:
+    windows = [{"en": 0.4, "de": 0.3}, {"de": 0.5, "en": 0.3}, {"de": 0.6, "en": 0.2}, {"fr": 0.9, "en": 0.1}]
+    assert vote(windows, None)[0] == "de" and vote(windows, 0.5) == ("de", windows[2])
+    assert vote(windows, 0.8) == ("fr", windows[3]) and vote(windows[:1], 0.5) == ("en", windows[0])
 
 
 @pytest.mark.filterwarnings("ignore")  # openai-whisper leaves its file open
