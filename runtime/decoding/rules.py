@@ -134,18 +134,25 @@ def favour(logits: Logits, sampled: Sequence[int], phrases: Tree, weight: float)
 def allow_only(
     logits: Logits, sampled: Sequence[int], layout: TokenLayout, sentences: Tree, *, timestamps: bool
 ) -> float:
-    """Forbid text that goes on with no sentence; between them the text may end or, with `timestamps`, a time follow.
+    """Forbid text that goes on with no sentence; behind one the text may end, or another follow: with `timestamps`
+    behind a time.
 
     Returns the logarithm of the probability that is left, to which log-probabilities are scaled: so a text that the
     model would not have written stays unlikely, and silence is noticed. A prefix of no sentence ends at once.
     """
-    begin = next((n for n in range(len(sampled), 0, -1) if layout.is_timestamp(sampled[n - 1])), 0)
-    node = sentences.behind(sampled[begin:])
-    allowed = [layout.eot] if node is None else list(node.branches)
+    nodes = [sentences]
+    for token in sampled:
+        if layout.is_timestamp(token):
+            nodes = [sentences]
+            continue
+        nodes = [node.branches[token] for node in nodes if token in node.branches]
+        if not timestamps and any(layout.eot in node.branches for node in nodes):
+            nodes.append(sentences)
+    allowed = [token for node in nodes for token in node.branches]
     peak = logits.max()
     whole = np.exp(logits - peak).sum(dtype=np.float32)
     kept = np.full_like(logits, _NEVER)
-    if node is sentences or layout.eot in allowed:
+    if not nodes or sentences in nodes or layout.eot in allowed:
         allowed.append(layout.eot)
         times = slice(layout.timestamp_begin, layout.timestamp_begin + layout.n_timestamps * timestamps)
         kept[times] = logits[times]

@@ -201,32 +201,42 @@ def test_the_end_grows_likelier_as_in_transformers(end: float) -> None:
     assert row[SPECIAL.eot] == -np.inf, "what is forbidden stays so"
 
 
-SENTENCES = Tree([(5, 9, SPECIAL.eot), (12, SPECIAL.eot)], lambda word: ())
+END = SPECIAL.eot
+SENTENCES = Tree([(5, 9, END), (12, END)], lambda word: ())
 TIMES = set(range(SPECIAL.timestamp_begin, SPECIAL.timestamp_begin + SPECIAL.n_timestamps))
 FIRST = SPECIAL.timestamp_begin
 
 
-@pytest.mark.parametrize("timestamps", [False, True])
 @pytest.mark.parametrize(
     ("sampled", "expected", "is_between"),
     [
-        ([], {5, 12, SPECIAL.eot}, True),
+        ([], {5, 12, END}, True),
         ([5], {9}, False),
-        ([5, 9], {SPECIAL.eot}, True),
-        ([5, 12], {SPECIAL.eot}, True),
-        ([FIRST], {5, 12, SPECIAL.eot}, True),
-        ([FIRST, 5, 9], {SPECIAL.eot}, True),
-        ([FIRST, 5, 9, FIRST + 20], {5, 12, SPECIAL.eot}, True),
+        ([5, 9], {END}, True),
+        ([5, 12], {END}, True),  # no sentence begins so
+        ([FIRST], {5, 12, END}, True),
+        ([FIRST, 5, 9], {END}, True),
+        ([FIRST, 5, 9, FIRST + 20], {5, 12, END}, True),
         ([FIRST, 5, 9, FIRST + 20, FIRST + 20, 5], {9}, False),
     ],
 )
 def test_only_sentences_go_on_and_times_stand_between_them(
-    sampled: list[int], expected: set[int], is_between: bool, timestamps: bool
+    sampled: list[int], expected: set[int], is_between: bool
 ) -> None:
     row = flat()
-    left = rules.allow_only(row, sampled, SPECIAL, SENTENCES, timestamps=timestamps)
-    assert allowed(row) == expected | (TIMES if timestamps and is_between else set())
+    left = rules.allow_only(row, sampled, SPECIAL, SENTENCES, timestamps=True)
+    assert allowed(row) == expected | (TIMES if is_between else set())
     assert left == pytest.approx(math.log(len(allowed(row)) / len(row)), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "expected"),
+    [([], {5, 12, END}), ([5], {9}), ([5, 9], {5, 12, END}), ([12, 5], {9}), ([5, 9, 12], {5, 12, END}), ([9], {END})],
+)
+def test_without_times_a_sentence_follows_another_at_once(sampled: list[int], expected: set[int]) -> None:
+    row = flat()
+    rules.allow_only(row, sampled, SPECIAL, SENTENCES, timestamps=False)
+    assert allowed(row) == expected
 
 
 def test_a_sentence_that_other_rules_forbid_ends() -> None:
