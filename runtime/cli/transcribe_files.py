@@ -197,7 +197,7 @@ class _Run:
             _print(render(request.formats[0], self._transcript()))
         self._tally.done(self._duration_s())
         if not self._n_segments and self._stopped_by is None:
-            self._remark(f"{name}: no speech")
+            self._remark(f"{name}: no speech" + (", or no sentence of --only" if request.options.only else ""))
         if info is not None and request.output.verbose:
             self._remark(f"{name}: {describe(info, self._duration_s(), self._n_segments)}")
         if info is not None and request.output.stats:

@@ -219,6 +219,8 @@ def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str], says: Any) -> Non
     assert run(capsys, "a.wav", "--verbose", "False")[1] == ""
     says()
     assert run(capsys, "a.wav") == ("", "specedge: a.wav: no speech\n")
+    Path("stop.txt").write_text("stop\n", encoding="utf-8")
+    assert run(capsys, "a.wav", "--only", "stop.txt")[1] == "specedge: a.wav: no speech, or no sentence of --only\n"
 
 
 def test_a_doubt_comes_before_the_text(
