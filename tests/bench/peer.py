@@ -155,6 +155,26 @@ def sherpa_onnx(model: str, job: dict[str, Any]) -> tuple[str, Transcribe]:
     return f"sherpa-onnx {sherpa_onnx.__version__}, int8", transcribe
 
 
+def moonshine(model: str, job: dict[str, Any]) -> tuple[str, Transcribe]:
+    """A folder tiny or base of another model: encoder_model.onnx and decoder_model_merged.onnx. English alone."""
+    import moonshine_onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = job["threads"]
+    theirs = moonshine_onnx.MoonshineOnnxModel(models_dir=model, model_name=Path(model).name)
+    theirs.encoder, theirs.decoder = (
+        onnxruntime.InferenceSession(f"{model}/{name}.onnx", options)
+        for name in ("encoder_model", "decoder_model_merged")
+    )
+    tokenizer = moonshine_onnx.load_tokenizer()
+
+    def transcribe(file: str) -> dict[str, Any]:
+        return {"text": tokenizer.decode_batch(theirs.generate(_samples(file)[None]))[0]}
+
+    return f"moonshine {version('useful-moonshine-onnx')}", transcribe
+
+
 PEERS: dict[str, Callable[[str, dict[str, Any]], tuple[str, Transcribe]]] = {
     "specedge": specedge,
     "faster-whisper": faster_whisper,
@@ -164,6 +184,7 @@ PEERS: dict[str, Callable[[str, dict[str, Any]], tuple[str, Transcribe]]] = {
     "whisper.cpp": whisper_cpp,
     "openvino": openvino,
     "sherpa-onnx": sherpa_onnx,
+    "moonshine": moonshine,
 }
 
 
