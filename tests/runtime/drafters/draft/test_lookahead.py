@@ -57,3 +57,17 @@ def test_tokens_that_do_not_pay_for_their_rows_are_not_verified() -> None:
     rule = CostOptimal(dear, fixed(0.05))
     assert [rule.worth(said) for said in ([], [0.1], [0.9, 0.9], [0.9, 0.1], [0.9, 0.9, 0.9, 0.1])] == [0, 1, 2, 1, 3]
     assert Lookahead(4).worth([0.9, 0.1]) == 2
+
+
+def test_another_token_is_drafted_while_it_saves_more_than_it_costs() -> None:
+    """It is reached with the product of the confidences, comes true at the draft's rate (0.75 at first), and costs a
+    pass of the draft and what its row adds: 0.04 behind the second."""
+    cost = fixed(0.3)
+    rule = CostOptimal(LINE, cost)
+    assert rule.goes_on([0.6, 0.8]) and not rule.goes_on([0.6, 0.7])  # 0.36 and 0.315 beside 0.34
+    for seconds in (0.002, 0.002, 0.009, 0.002):
+        cost.saw(seconds)
+    cost.plain_s = 0.01
+    assert cost.value == 0.3, "too few yet"
+    cost.saw(0.002)
+    assert cost.value == pytest.approx(0.2) and rule.goes_on([0.6, 0.7])
