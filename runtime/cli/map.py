@@ -1,4 +1,4 @@
-"""`specedge map`: token maps built from transcripts, inspected, evaluated, merged and compared."""
+"""`specedge map`: token maps built from transcripts, merged, and inspected."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def token_map() -> None:
     \b
     Examples:
       specedge map build transcripts/ -o plant.tmap
-      specedge map eval plant.tmap --text heldout.txt
+      specedge map show plant.tmap
       specedge transcribe shift.wav --drafter tokenmap --token-map plant.tmap
     """
 
@@ -258,73 +258,19 @@ def _shown_candidate(key: tuple[int, ...], candidate: Candidate, tokenizer: Toke
     }
 
 
-@token_map.command("eval")
-@click.argument("path", metavar="X.tmap", type=click.Path())
-@click.option(
-    "--text", "texts", multiple=True, required=True, metavar="FILE", type=click.Path(), help="Transcript (repeatable)."
-)
-@_MODEL
-@JSON
-@click.pass_context
-def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], model: str | None, as_json: bool) -> None:
-    """Estimate the speed-up of a token map on other transcripts.
-
-    They are replayed as if the model said them. Passes are priced by what `specedge doctor --calibrate` measured here,
-    else by a built-in table. The speed-up is the decoder's alone; `specedge bench --drafters tokenmap` measures it.
-
-    \b
-    Examples:
-      specedge map eval plant.tmap --text heldout.txt
-      specedge map eval plant.tmap --text a.srt --text more/ --json
-    """
-    failures: list[Exception] = []
-    rows = _evaluated(path, texts, model, _reporter(ctx, failures))
-    if as_json:
-        click.echo(json.dumps(rows))
-    else:
-        for name, value in rows.items():
-            click.echo(f"{name.replace('_', ' '):<26} {value if not isinstance(value, dict) else json.dumps(value)}")
-    _finish(ctx, failures)
-
-
-def _evaluated(path: str, texts: tuple[str, ...], model: str | None, report: _Report) -> dict[str, Any]:
-    from specedge.maps.token_map import TokenMap
-
-    from ..bench.map_eval import replay
-    from ..device import threads_allowed
-    from ..drafters.registry import costs_here
-
-    bundle = ModelOptions(model=model).open(verify=False)
-    costs = costs_here(bundle, threads_allowed())
-    with ExitStack() as stack:
-        opened = stack.enter_context(TokenMap.open(path, fingerprint=_fingerprint(bundle.tokenizer)))
-        found = replay(opened, _token_sentences(stack, texts, bundle.tokenizer, report), costs)
-    if not found.sentences:
-        raise UsageError("there is no text in these files to try the map on")
-    return {
-        **found.figures(),
-        "costs": {"rows": costs.rows, "relative": [round(cost, 4) for cost in costs.relative]},
-    }
-
-
 def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
     """The tokenizer of a model and the fingerprint of its text tokens; the weights need no hashing. Where none is named
     or installed, those of the multilingual models, so that a map needs no model."""
     from specedge.export.default_model import installed_default
     from specedge.export.vocabulary import published_tokenizer
+    from specedge.maps.tmap_format import text_fingerprint
 
     path = installed_default() if model is None else None
     if model is None and path is None:
         tokenizer = published_tokenizer(_MULTILINGUAL_SIZE)
     else:
         tokenizer = ModelOptions(model=model or str(path)).open(verify=False).tokenizer
-    return tokenizer, _fingerprint(tokenizer)
-
-
-def _fingerprint(tokenizer: Tokenizer) -> bytes:
-    from specedge.maps.tmap_format import text_fingerprint
-
-    return text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
+    return tokenizer, text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
 
 
 def _token_sentences(
