@@ -94,7 +94,7 @@ def test_a_tree_has_each_beginning_once_and_its_nodes_are_calibrated_where_they_
     paths: list[Guess], limit: int
 ) -> None:
     paths = [Guess(path.tokens, path.confidences, list(range(len(path.tokens)))) for path in paths]  # depth as class
-    guesses = Guesses(FREE)
+    guesses, alike = Guesses(FREE), Guesses(FREE)
     tree = guesses.draft(paths, limit)
     tokens = [int(token) for token in tree.tokens]
     parents = list(range(-1, len(tokens) - 1)) if tree.parents is None else [int(parent) for parent in tree.parents]
@@ -114,8 +114,11 @@ def test_a_tree_has_each_beginning_once_and_its_nodes_are_calibrated_where_they_
             evaluated=tuple(range(len(tokens))), nodes=walked, rejected=rejected,
         )  # fmt: skip
         known = {-1, *walked} - (set() if rejected is not None or not walked else {walked[-1]})
-        expected = [(len(found[n]) - 1, n in walked) for n in range(len(tokens)) if parents[n] in known]
-        assert guesses.learn(verdict) == expected
+        expected = [n for n in range(len(tokens)) if parents[n] in known]
+        assert guesses.learn(verdict) == [(len(found[n]) - 1, n in walked) for n in expected]
+        for n in expected:
+            alike.count(float(tree.conf[n]), len(found[n]) - 1, accepted=n in walked)
+        assert guesses.believed(0.5, 0) == pytest.approx(alike.believed(0.5, 0), abs=1e-6)
 
 
 def test_guesses_are_joined_and_cut() -> None:
