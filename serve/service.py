@@ -72,7 +72,7 @@ class Service:
 
     @property
     def phrases(self) -> dict[str, Any]:
-        """What the settings say of phrases that may change the text, for who asks for none."""
+        """The settings' phrases and sentences, for requests that bring none of their own."""
         return {"bias": self.settings.bias, "only": self.settings.only}
 
 

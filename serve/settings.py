@@ -61,11 +61,14 @@ class Settings:
         (), "Token map to draft with, or several.", names=("--token-map",), metavar="FILE"
     )
     bias: Phrases | None = described(
-        None, "Phrases that are likelier, for who asks for none: a text file.", metavar="FILE[:X]", parse=phrases
+        None,
+        "Text file of phrases to make likelier, where a request brings none of its own.",
+        metavar="FILE[:X]",
+        parse=phrases,
     )
     only: Phrases | None = described(
         None,
-        "Sentences that may be written alone, for who asks for none: a text file.",
+        "Text file of the only sentences to write, where a request brings none of its own.",
         metavar="FILE",
         parse=sentences,
     )

@@ -97,12 +97,9 @@ def test_no_drafter_changes_a_real_window(
 
 
 @pytest.mark.parametrize("timestamps", [False, True])
-@pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("beam_size", "temperature"), [(1, 0.0), (1, 1.0), (3, 0.0)])
 def test_a_map_changes_the_text_as_it_is_asked_to(timestamps: bool, beam_size: int, temperature: float) -> None:
     """Sentences of `only` follow each other between timestamps, their own numbers are not raised; results say so."""
-    if temperature and beam_size > 1:
-        pytest.skip("beams are for temperature 0")
     found = {rule: plain("int8", timestamps, False, temperature, rule, beam_size) for rule in MAPS}
     text = [token for token in found["only"].tokens if not SPECIAL.is_timestamp(token)]
     assert set(text) <= {5, 9, 7, 8, 4, 12} and (text or timestamps)

@@ -15,7 +15,7 @@ from specedge.runtime.longform.transcribe import (
     Attempt,
     compression_ratio,
     decode_with_fallback,
-    is_none_of_them,
+    is_no_sentence,
     is_silence,
     loops,
     vote,
@@ -181,7 +181,7 @@ def test_what_is_none_of_the_sentences(result: WindowResult, options: dict[str, 
     attempt = Attempt(
         result=result, compression_ratio=ratio, speculation=GOOD.speculation, last_temperature=0.0, is_last=True
     )
-    assert is_none_of_them(attempt, TranscribeOptions(**{"only": sentences(["stop"]), **options})) is expected
+    assert is_no_sentence(attempt, TranscribeOptions(**{"only": sentences(["stop"]), **options})) is expected
 
 
 def test_a_loop_of_sentences_is_not_decoded_to_its_end() -> None:
