@@ -223,10 +223,13 @@ FIRST = SPECIAL.timestamp_begin
 def test_only_sentences_go_on_and_times_stand_between_them(
     sampled: list[int], expected: set[int], is_between: bool
 ) -> None:
-    row = flat()
+    row = np.sin(np.arange(SPECIAL.n_vocab, dtype=np.float32)) + np.float32(2)
+    before = row.copy()
     left = rules.allow_only(row, sampled, SPECIAL, SENTENCES, timestamps=True)
     assert allowed(row) == expected | (TIMES if is_between else set())
-    assert left == pytest.approx(math.log(len(allowed(row)) / len(row)), abs=1e-5)
+    kept = sorted(allowed(row))
+    assert row[kept].tolist() == before[kept].tolist()
+    assert left == pytest.approx(logsumexp(before[kept].tolist()) - logsumexp(before.tolist()), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +240,11 @@ def test_without_times_a_sentence_follows_another_at_once(sampled: list[int], ex
     row = flat()
     rules.allow_only(row, sampled, SPECIAL, SENTENCES, timestamps=False)
     assert allowed(row) == expected
+
+
+def test_suppressed_tokens_are_those_asked_for_and_the_model_s_for_minus_one() -> None:
+    asked = [None, (), (0, 7), (-1,), (0, -1, 7)]
+    assert [rules.suppressed_tokens(one, [3]) for one in asked] == [[], [], [0, 7], [3], [0, 7, 3]]
 
 
 def test_a_sentence_that_other_rules_forbid_ends() -> None:
