@@ -119,9 +119,11 @@ def tree_of_pairs(given: Phrases, tokenizer: Tokenizer) -> Tree:
     return Tree(pairs, lambda word: _spellings(word, tokenizer))
 
 
-@lru_cache(maxsize=8)
 def tree_of_sentences(given: Phrases, tokenizer: Tokenizer, eot: int) -> Tree:
-    """The sentences from their first token to the end of text, with a mark before it or none."""
+    """The sentences from their first token to the end of text, with a mark before it or none.
+
+    A new tree each time: a grammar has more sentences than memory, and a server that kept what was said would grow.
+    """
     ends: tuple[Way, ...] = ((eot,), *((*tokenizer.encode(mark), eot) for mark in _ENDS))
     return Tree([(*way, ends) for way in _ways(given.texts)], lambda word: _spellings(word, tokenizer))
 
@@ -135,7 +137,8 @@ def _spellings(word: str, tokenizer: Tokenizer) -> tuple[Way, ...]:
     )
 
 
-def _ways(texts: Iterable[str]) -> list[Way]:
+@lru_cache(maxsize=8)
+def _ways(texts: tuple[str, ...]) -> tuple[Way, ...]:
     """What the sentences allow. Raises UsageError for brackets that do not close and names that are not known."""
     known: dict[str, tuple[int, tuple[Way, ...]]] = {}
     found: list[Way] = []
@@ -154,7 +157,7 @@ def _ways(texts: Iterable[str]) -> list[Way]:
             found += filter(None, choices)
     if not found:
         raise UsageError("no sentence in it, expected one a line")
-    return found
+    return tuple(found)
 
 
 class _Reader:

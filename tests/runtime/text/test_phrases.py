@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,17 @@ def test_names_of_names_cannot_grow_without_end() -> None:
         sentences(lines)
     with pytest.raises(UsageError, match="brackets"):
         sentences(["(" * 5000])
+
+
+def test_what_was_said_is_not_kept() -> None:
+    """A server would grow with each new sentence of a grammar."""
+    tokenizer = exported.bundle().tokenizer
+    given = sentences(["(a|b) (a|b) (a|b) end"])
+    said = tree_of_sentences(given, tokenizer, tokenizer.special.eot).behind(tokenizer.encode(" a b"))
+    seen = weakref.ref(said)
+    del said
+    gc.collect()
+    assert seen() is None
 
 
 def test_a_phrase_is_known_by_pairs_of_words() -> None:
