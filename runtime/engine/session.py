@@ -49,6 +49,8 @@ SEVERITY_FATAL = 4  # of ONNX Runtime's log; its errors reach the user as one li
 _EXIT_OF_SIGNAL = {signal.SIGINT: Interrupted.exit_code, signal.SIGTERM: Terminated.exit_code}
 # Longer waits win nothing on an idle machine and take the cores of other work on a busy one.
 SPIN_US = "20"
+# Giving buffers back costs a sixth of a short pass, since each page of them is found again; these take some 15 MB.
+FEW_POSITIONS = 400
 OrtValue: TypeAlias = ort.OrtValue
 Binding: TypeAlias = ort.IOBinding
 _NO_MEMORY = ("bad_alloc", "bad alloc", "allocate memory", "cannot allocate", "out of memory")
@@ -260,7 +262,7 @@ class Session:
             ) from error
         self._canceller = canceller
         self._keep_buffers = keep_buffers
-        self._run_options = self._new_run_options()
+        self._run_options = self._new_run_options(keep_buffers)
         self.inputs = {arg.name: _tensor(arg) for arg in self._session.get_inputs()}
         self.outputs = {arg.name: _tensor(arg) for arg in self._session.get_outputs()}
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
@@ -268,11 +270,15 @@ class Session:
     def binding(self) -> ort.IOBinding:
         return self._session.io_binding()
 
-    def run(self, binding: ort.IOBinding) -> None:
-        """One pass over the bound tensors. Raises Interrupted when cancelled, ResourceError when memory runs out."""
+    def run(self, binding: ort.IOBinding, *, n_positions: int | None = None) -> None:
+        """One pass over the bound tensors. Raises Interrupted when cancelled, ResourceError when memory runs out.
+
+        n_positions: of a pass over so few, at most `FEW_POSITIONS`, buffers stay allocated all the same.
+        """
+        keep_buffers = self._keep_buffers or (n_positions is not None and n_positions <= FEW_POSITIONS)
         while True:
-            if self._run_options.terminate:  # set by the canceller, and it stays set
-                self._run_options = self._new_run_options()
+            if self._run_options.terminate or keep_buffers != self._keeps:  # set by the canceller, it stays set
+                self._run_options = self._new_run_options(keep_buffers)
             try:
                 with self._canceller.stoppable(self._stop):
                     self._session.run_with_iobinding(binding, self._run_options)
@@ -286,11 +292,11 @@ class Session:
     def _stop(self) -> None:
         self._run_options.terminate = True
 
-    def _new_run_options(self) -> ort.RunOptions:
-        options = ort.RunOptions()
+    def _new_run_options(self, keep_buffers: bool) -> ort.RunOptions:
+        options, self._keeps = ort.RunOptions(), keep_buffers
         # ONNX Runtime's Python looks this up in every pass; a miss costs 50 microseconds.
         options.add_run_config_entry("gpu_graph_id", "0")
-        if not self._keep_buffers:
+        if not keep_buffers:
             # Not by switching the arena off: the C library would keep twice as much, in pieces.
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         return options
@@ -337,7 +343,7 @@ def encoder_output(
     bind_array_input(binding, "mel", windows)
     for name, array in {"features": hidden, **(more or {})}.items():
         bind_array_output(binding, name, array)
-    session.run(binding)
+    session.run(binding, n_positions=n_windows * hidden.shape[1])
     return hidden
 
 
@@ -354,7 +360,7 @@ def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str
         sizes = [axis if isinstance(axis, int) else n_windows if axis == "batch" else n_ctx for axis in tensor.shape]
         cross[name] = np.empty(sizes, tensor.dtype)
         bind_array_output(binding, name, cross[name])
-    session.run(binding)
+    session.run(binding, n_positions=n_windows * n_ctx)
     return cross
 
 
