@@ -98,21 +98,23 @@ def decode_with_fallback(
     tokenizer: Tokenizer,
     *,
     thrown_away: Callable[[], None],
+    counts: bool = True,
 ) -> Decoding[Attempt]:
     """Run `decode(temperature, stops)` until its text passes or temperatures end; `thrown_away` after each that failed.
 
-    stops: whether a text is ended once it is a loop (`loops`). One that counts in the end is decoded again, to its end;
-    with `only` none counts.
+    stops: whether a text is ended once it is a loop (`loops`). One that counts in the end is decoded again, to its end.
+    counts: whether one that failed may count: not with `only`, nor where the whole window is still to come.
 
     A text fails when it repeats itself (compression ratio) or is unlikely (average log-probability). An unlikely text
     in silence passes, because a higher temperature would invent something. When all fail the likeliest of those that do
     not repeat themselves counts, as in faster-whisper, else the one that does least; in openai-whisper the last.
     """
     attempts: list[Attempt] = []
+    counts = counts and options.only is None
     for temperature in options.temperature:
         if attempts:
             thrown_away()
-        result = yield from decode(temperature, len(options.temperature) > 1 or options.only is not None)
+        result = yield from decode(temperature, len(options.temperature) > 1 or not counts)
         attempt = Attempt(
             result=result,
             compression_ratio=compression_ratio(spoken_text(result.tokens, tokenizer)),
@@ -125,7 +127,7 @@ def decode_with_fallback(
         attempts.append(attempt)
     best = min(attempts, key=lambda one: _badness(one, options))
     last = attempts[-1]
-    if best.result.hopeless and options.only is None:
+    if best.result.hopeless and counts:
         thrown_away()
         whole = yield from decode(best.result.temperature, False)
         ratio, spent = compression_ratio(spoken_text(whole.tokens, tokenizer)), last.speculation.plus(whole.speculation)
@@ -543,7 +545,7 @@ class Transcription(Iterator[Segment]):
         options = self._options
         if encoded.whole is None:
             return (yield from self._attempt(encoded, options, is_first=is_first)), encoded
-        attempt = yield from self._attempt(encoded, _only_coldest(options), is_first=is_first)
+        attempt = yield from self._attempt(encoded, _only_coldest(options), is_first=is_first, counts=self._once)
         if self._once or not _fails_over_silence(attempt, options):
             return attempt, encoded
         self._guard.end(())
@@ -553,7 +555,10 @@ class Transcription(Iterator[Segment]):
         encoded = replace(encoded, features=self._encode_sound(Sound(mel=encoded.whole)), n_frames=n_frames, whole=None)
         return (yield from self._attempt(encoded, options, is_first=is_first)), encoded
 
-    def _attempt(self, encoded: _EncodedWindow, options: TranscribeOptions, *, is_first: bool) -> Decoding[Attempt]:
+    def _attempt(
+        self, encoded: _EncodedWindow, options: TranscribeOptions, *, is_first: bool, counts: bool = True
+    ) -> Decoding[Attempt]:
+        """The text of a window by the first temperature at which it passes. counts: as in `decode_with_fallback`."""
         n_text_ctx, guard = self._manifest.dims.n_text_ctx, self._guard
         n_audio = encoded.features.n_audio if self._manifest.kind == SPEECH else 0
         prompt = self._prompts.window(encoded.language, is_first=is_first, n_audio=n_audio)
@@ -594,7 +599,9 @@ class Transcription(Iterator[Segment]):
             guard.end(())
             _log.info("%.1f s: the text repeats itself or is unlikely: the next temperature", frames_to_s(encoded.seek))
 
-        attempt = yield from decode_with_fallback(decode, options, self._tokenizer, thrown_away=thrown_away)
+        attempt = yield from decode_with_fallback(
+            decode, options, self._tokenizer, thrown_away=thrown_away, counts=counts
+        )
         self.speculation = self.speculation.plus(attempt.speculation)
         return attempt
 

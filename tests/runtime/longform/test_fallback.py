@@ -129,12 +129,19 @@ def test_a_loop_that_counts_is_decoded_to_its_end() -> None:
         return replace(said, tokens=said.tokens[: 24 if stops else None], hopeless=stops and said is LOOP)
         yield ()
 
-    for later, expected in ((0.5, [(0.0, True), (0.5, True)]), (1.0, [(0.0, True), (0.5, True), (0.0, False)])):
+    def fall_back(options: TranscribeOptions, *, counts: bool = True) -> Attempt:
         asked.clear()
-        options = TranscribeOptions(temperature=(0.0, 0.5))
-        attempt = alone(NO_ENGINE, decode_with_fallback(decode, options, tokenizer(SPECIAL), thrown_away=lambda: None))
+        told = tokenizer(SPECIAL)
+        return alone(NO_ENGINE, decode_with_fallback(decode, options, told, thrown_away=lambda: None, counts=counts))
+
+    for later, expected in ((0.5, [(0.0, True), (0.5, True)]), (1.0, [(0.0, True), (0.5, True), (0.0, False)])):
+        attempt = fall_back(TranscribeOptions(temperature=(0.0, 0.5)))
         assert asked == expected and attempt.result.tokens == (GOOD if later == 0.5 else LOOP).tokens
         assert attempt.speculation.tokens == 3 * len(expected)
+    fall_back(TranscribeOptions(temperature=(0.0,)))
+    assert asked == [(0.0, False)], "a text that counts, whatever it is, is decoded once"
+    assert fall_back(TranscribeOptions(temperature=(0.0,)), counts=False).result.hopeless
+    assert asked == [(0.0, True)], "behind it the whole window is still to come"
 
 
 def test_a_hopeless_text_ends_at_the_same_token_with_any_draft() -> None:
