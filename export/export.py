@@ -15,6 +15,7 @@ from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_finger
 from specedge.runtime.bundle.dims import ChunkDims
 from specedge.runtime.bundle.manifest import DRAFT_FOLDER, HOP_SAMPLES, SAMPLE_RATE_HZ
 from specedge.runtime.console import Progress, notify
+from specedge.runtime.engine.providers import has_openvino
 from specedge.version import __version__
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def export_to(
     learnable: bool = False,
     short_windows: bool = False,
     shortest_window_s: float | None = None,
-    encoder_plain: bool = False,
+    encoder_plain: bool | None = None,
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
@@ -52,7 +53,8 @@ def export_to(
     and of a CTC head. A published model gets the layers that are shipped for it, unless it brings something else.
     learnable: with the graphs that a draft learns with. short_windows, shortest_window_s: whether the model was trained
     with short windows too, and the shortest of them; the catalogue knows both of its own checkpoints. encoder_plain:
-    with a second encoder in plain operators, for execution providers other than the CPU's.
+    with a second encoder in plain operators, for execution providers other than the CPU's; by default where OpenVINO is
+    installed, which runs it.
 
     Raises SpecedgeError as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
@@ -67,7 +69,10 @@ def export_to(
     check_target(target, replace_existing=force)  # before a download of gigabytes
     checkpoint = _open(source, origin, revision, adapter)
     least_positions = _least_positions(checkpoint.spec, shortest_window_s)
-    if encoder_plain and isinstance(checkpoint.spec.dims, ChunkDims):
+    has_chunks = isinstance(checkpoint.spec.dims, ChunkDims)
+    if encoder_plain is None:
+        encoder_plain = has_openvino() and not has_chunks
+    if encoder_plain and has_chunks:
         checkpoint.close()
         raise UsageError(f"{source}: has Qwen's encoder, which is not written in plain operators")
     brought = draft if draft is not None else None if heads or ctc or adapter else shipped(checkpoint)

@@ -19,7 +19,15 @@ from specedge.models.store import MANIFEST_NAME
 
 from ..runtime.batched import piece_options
 from ..runtime.model import vad_options
-from ..runtime.options import BATCH_SIZE, CPU, ENCODER_PROVIDERS, DrafterOptions, TranscribeOptions, VadOptions
+from ..runtime.options import (
+    AUTO_PROVIDER,
+    BATCH_SIZE,
+    CPU,
+    ENCODER_PROVIDERS,
+    DrafterOptions,
+    TranscribeOptions,
+    VadOptions,
+)
 
 _FORMAT = 1
 _PIECES = piece_options(TranscribeOptions())
@@ -45,7 +53,7 @@ class Job:
     threads: int = 1
     shard_s: float = 1800.0
     same_isa: bool = False
-    encoder_provider: str = CPU
+    encoder_provider: str = AUTO_PROVIDER
     bundle: str = ""
     encoder: str = CPU
     onnxruntime: str = ""

@@ -40,6 +40,7 @@ from .longform.transcribe import Transcription, transcribe, vote
 from .longform.windows import MIN_FRAMES
 from .options import (
     APPEND_PUNCTUATIONS,
+    AUTO_PROVIDER,
     CPU,
     PREPEND_PUNCTUATIONS,
     DrafterOptions,
@@ -69,7 +70,7 @@ def load(
     path: str | os.PathLike[str],
     threads: int | None = None,
     budget_bytes: int | None = None,
-    encoder_provider: str = CPU,
+    encoder_provider: str = AUTO_PROVIDER,
 ) -> tuple[Engine, Bundle]:
     """The engine of the bundle in this folder, and the bundle; `threads` None or 0 is what `threads_here` says."""
     from .engine.engine import wait_before_fork
@@ -81,7 +82,7 @@ def load(
         bundle, threads=threads or threads_here(bundle), budget_bytes=budget_bytes, encoder_provider=encoder_provider
     )
     wait_before_fork(engine)
-    return engine, bundle if encoder_provider == CPU else bundle.behind(engine.encoder_provider)
+    return engine, bundle if engine.encoder_provider == CPU else bundle.behind(engine.encoder_provider)
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
@@ -255,7 +256,7 @@ class WhisperModel:
     first. revision: the commit that the bundle was exported from. budget_bytes: how much memory the windows in work may
     take together, when several threads use the model; a further one waits before its encoder until there is room. Of a
     model of small's size a window of 30 s takes up to 93 MB; None for no limit. encoder_provider: what the encoder runs
-    on, "cpu" or one of `specedge.runtime.options.ENCODER_PROVIDERS` (docs/providers.md). Accepted and without effect:
+    on, one of `specedge.runtime.options.ENCODER_PROVIDERS` (docs/providers.md). Accepted and without effect:
     num_workers (one engine serves all threads), local_files_only (always so) and use_auth_token. A context manager,
     which closes the model; pickled, it is opened anew from its folder.
 
@@ -278,7 +279,7 @@ class WhisperModel:
         use_auth_token: str | bool | None = None,
         *,
         budget_bytes: int | None = BUDGET_BYTES,
-        encoder_provider: str = CPU,
+        encoder_provider: str = AUTO_PROVIDER,
     ) -> None:
         if device not in ("cpu", "auto"):
             raise UsageError(f"device: got {device!r}, expected 'cpu' or 'auto'; specedge runs on the CPU alone")
@@ -289,7 +290,7 @@ class WhisperModel:
         if num_workers < 1 or cpu_threads < 0:
             raise UsageError(f"num_workers={num_workers}, cpu_threads={cpu_threads}: expected 1 or more, and 0 or more")
         path = choose_bundle(model_size_or_path, compute_type=compute_type, root=download_root, revision=revision)
-        usual = {"budget_bytes": BUDGET_BYTES, "encoder_provider": CPU}  # which subclasses need not take
+        usual = {"budget_bytes": BUDGET_BYTES, "encoder_provider": AUTO_PROVIDER}  # which subclasses need not take
         named = {"budget_bytes": budget_bytes, "encoder_provider": encoder_provider}
         unusual = {name: value for name, value in named.items() if value != usual[name]}
         self._opened_with = (str(path), {"cpu_threads": cpu_threads, **unusual})

@@ -29,9 +29,9 @@ HEAD_KINDS = ("medusa-linear", BLOCK_KIND, "mtp-latent", "mtp-projection")
 """Kinds of heads. The drafter and the bundle's graph of a kind have its name."""
 HEAD_GRAPHS = (*HEAD_KINDS, BLOCK_KV_GRAPH)
 
-CPU = "cpu"
-ENCODER_PROVIDERS = (CPU, "openvino", "coreml", "dml", "qnn", "webgpu")
-"""What an encoder can run on: all but the first two are execution providers of ONNX Runtime (engine/providers.py)."""
+CPU, AUTO_PROVIDER = "cpu", "auto"
+ENCODER_PROVIDERS = (AUTO_PROVIDER, CPU, "openvino", "coreml", "dml", "qnn", "webgpu")
+"""What an encoder can run on: all but the first three are execution providers of ONNX Runtime (engine/providers.py)."""
 
 FALLBACK_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 PREPEND_PUNCTUATIONS = "\"'“¿([{-"

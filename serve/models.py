@@ -14,7 +14,6 @@ from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import Bundle, read_manifest
 from specedge.runtime.engine.providers import require_provider
 from specedge.runtime.model import WhisperModel
-from specedge.runtime.options import CPU
 
 from .failures import Failure
 from .settings import Settings
@@ -32,9 +31,8 @@ class Models:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.paths = _served(settings)
-        if settings.encoder_provider != CPU:
-            for path in self.paths.values():
-                require_provider(settings.encoder_provider, Bundle.open(path, verify=False))
+        for path in self.paths.values():
+            require_provider(settings.encoder_provider, Bundle.open(path, verify=False))
         self.languages = {name: _languages(path) for name, path in self.paths.items()}
         self._loaded: dict[str, WhisperModel] = {}
         self._uses: dict[str, int] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from specedge.errors import UsageError
-from specedge.runtime.options import CPU, DRAFTERS, ENCODER_PROVIDERS, described
+from specedge.runtime.options import AUTO_PROVIDER, DRAFTERS, ENCODER_PROVIDERS, described
 from specedge.runtime.text.phrases import Phrases, phrases, sentences
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -52,7 +52,9 @@ class Settings:
     )
     cors: tuple[str, ...] = described((), "Origin whose pages may ask, such as https://example.org.", metavar="ORIGIN")
     threads: int = described(0, "CPU threads.", names=("--threads", "-t"), default_text="by machine")
-    encoder_provider: str = described(CPU, "What the encoder runs on (docs/providers.md).", choices=ENCODER_PROVIDERS)
+    encoder_provider: str = described(
+        AUTO_PROVIDER, "What the encoder runs on (docs/providers.md).", choices=ENCODER_PROVIDERS
+    )
     downloads: bool = described(
         True, "Never fetch a model: where none is installed, stop, as with $HF_HUB_OFFLINE.", names=("--download",)
     )

@@ -17,7 +17,7 @@ from specedge.export.export import download_model as _download
 from specedge.export.export import pull_model
 from specedge.models import catalogue, store
 from specedge.runtime.console import notify
-from specedge.runtime.options import CPU
+from specedge.runtime.options import AUTO_PROVIDER
 from specedge.runtime.output.formats import format_timestamp
 
 __all__ = [
@@ -96,8 +96,8 @@ def end_in_one_line() -> None:
 
 
 def chosen_provider() -> str:
-    """What the environment has encoders run on, else the CPU."""
-    return os.environ.get(PROVIDER_VARIABLE) or CPU
+    """What the environment has encoders run on."""
+    return os.environ.get(PROVIDER_VARIABLE) or AUTO_PROVIDER
 
 
 def download_model(

@@ -104,7 +104,7 @@ def bench(ctx: click.Context, /, recordings: tuple[str, ...], **given: Any) -> N
         map_large_blocks()
         threads = given["threads"] or threads_here(bundle)
         engine = open_engine(bundle, threads=threads, encoder_provider=provider)
-        known = bundle if provider == CPU else bundle.behind(engine.encoder_provider)
+        known = bundle if engine.encoder_provider == CPU else bundle.behind(engine.encoder_provider)
         peers = _peers(given["peers"], bundle, engine.threads)
         with engine.interruptible():
             findings = measure(engine, known, found, ways, n_rounds=n_rounds, peers=peers, on_heard=progress.update)

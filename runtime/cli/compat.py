@@ -12,7 +12,7 @@ import click
 
 from specedge.errors import UsageError
 
-from ..options import CPU
+from ..options import AUTO_PROVIDER
 from .options import ModelOptions, fields_of, installed_models, options_of
 
 _SHEBANG_BYTES = 256
@@ -60,7 +60,7 @@ def compat(model: str | None, encoder_provider: str, shows_path: bool, program: 
 
         store.find(model)  # raises ModelNotFoundError, before the program loads its libraries
         environment["SPECEDGE_COMPAT_MODEL"] = model
-    if encoder_provider != CPU:
+    if encoder_provider != AUTO_PROVIDER:
         environment["SPECEDGE_COMPAT_ENCODER_PROVIDER"] = encoder_provider
     sys.stdout.flush()
     if os.name == "nt":  # where exec does not wait

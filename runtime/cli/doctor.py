@@ -63,7 +63,7 @@ def _calibrate(bundle: Bundle, threads: int | None, encoder_provider: str, *, fo
     from ..engine.speech import open_engine
 
     engine = open_engine(bundle, threads=threads, encoder_provider=encoder_provider)
-    bundle = bundle if encoder_provider == CPU else bundle.behind(engine.encoder_provider)
+    bundle = bundle if engine.encoder_provider == CPU else bundle.behind(engine.encoder_provider)
     for is_last in (False, True):
         with engine.interruptible(), Progress(1.0, "", "calibrating") as progress:
             profile = measure(engine, on_progress=progress.update_to)

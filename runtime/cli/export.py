@@ -110,7 +110,11 @@ Examples:
     metavar="SECONDS",
     help="Shortest window it was trained with (ACFT: 3.2).",
 )
-@click.option("--encoder-plain", is_flag=True, help="Bring the encoder in plain operators too, for --encoder-provider.")
+@click.option(
+    "--encoder-plain/--no-encoder-plain",
+    default=None,
+    help="Bring the encoder in plain operators too, for --encoder-provider.  [default: where openvino is installed]",
+)
 def export(
     source: str,
     out: Path | None,

@@ -21,7 +21,7 @@ from specedge.errors import UsageError
 from specedge.models import catalogue, store
 
 from ..options import (
-    CPU,
+    AUTO_PROVIDER,
     ENCODER_PROVIDERS,
     FALLBACK_TEMPERATURES,
     Description,
@@ -405,7 +405,7 @@ class ModelOptions:
     )
     threads: int = described(0, "CPU threads.", names=("--threads", "-t"), default_text="by machine", is_usual=True)
     encoder_provider: str = described(
-        CPU, "What the encoder runs on (docs/providers.md).", choices=ENCODER_PROVIDERS, group="Model"
+        AUTO_PROVIDER, "What the encoder runs on (docs/providers.md).", choices=ENCODER_PROVIDERS, group="Model"
     )
     downloads: bool = described(
         True,

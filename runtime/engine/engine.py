@@ -207,7 +207,7 @@ class Engine:
         """Whether `encode` takes windows that end in silence by their audio alone."""
         graph = self.bundle.manifest.graphs.get(SHORT_ENCODER_GRAPH)
         names = () if graph is None else [tensor.name for tensor in graph.outputs]
-        return LOG_COUNTS in names and self._provider is None
+        return LOG_COUNTS in names
 
     def encode(self, mel: NDArray[np.float32], *, ends_in_silence: bool = False) -> Features:
         """Encode one window: mel float32 `[n_mels, n_frames]`, `n_frames` at most the bundle's window.
@@ -223,7 +223,8 @@ class Engine:
 
         Short windows share passes if the first pass of a size has shown that the bits are the same. A thread that has
         no window in work waits until there is room for these in the budget. An encoder that runs elsewhere takes one
-        window at a time, padded to one of `window_lengths`, and gives the features of all of it.
+        window at a time, padded to one of `window_lengths`, and gives the features of all of it; those that end in
+        silence stay on the CPU.
         """
         dims = self.dims
         for mel in mels:
@@ -235,9 +236,10 @@ class Engine:
             raise UsageError("windows of one pass: expected at least one, and all of one length")
         if ends_in_silence and (not self.knows_silence or mels[0].shape[1] % (2 * GROUP_POSITIONS) != 2):
             raise UsageError(f"{mels[0].shape[1]} frames and silence: expected whole groups and two more")
-        if self._provider is not None:
-            mels = [self._provider.padded(mel) for mel in mels]
-        n_shared = 1 if self._provider is not None else max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
+        provider = None if ends_in_silence else self._provider
+        if provider is not None:
+            mels = [provider.padded(mel) for mel in mels]
+        n_shared = 1 if provider is not None else max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
         is_whole = ends_in_silence and not self._has_bias
         n_bytes = self._window_bytes(self.dims.positions(self.dims.n_frames if is_whole else mels[0].shape[1]))
         features: list[Features] = []

@@ -10,13 +10,17 @@ than what a fixed length saves (docs/experiments). All other names are execution
 Runtime. They must take the whole graph and get windows of one length, padded with silence.
 
 At the first use on a machine the features are compared with those of the same graph on the CPU in float32; they must be
-as near as the bundle's own must be.
+as near as the bundle's own must be. The time of a window is compared, too: `auto` is OpenVINO where it is installed,
+the bundle brings the graph, and the window is encoded sooner than by the bundle's own encoder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +32,13 @@ from numpy.typing import NDArray
 from specedge.errors import BundleError, ProviderError, ResourceError, UsageError
 
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import PLAIN_ENCODER_GRAPH, Manifest
+from ..bundle.manifest import GRAPH_NAMES, PLAIN_ENCODER_GRAPH, Manifest
 from ..device import compiled_folder, device_path, read_device_file, write_device_file
-from ..options import CPU, ENCODER_PROVIDERS
+from ..options import AUTO_PROVIDER, CPU, ENCODER_PROVIDERS
 from .made_up import probe_mel
 from .session import RUNTIME_VERSION, Canceller, Session, available_providers, encoder_output, load_graph
 
+_log = logging.getLogger(__name__)
 EncoderRun = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """From a log-mel float32 `[1, n_mels, n_frames]` to features float32 `[1, n_ctx, n_audio_state]`."""
 
@@ -41,7 +46,9 @@ OPENVINO = "openvino"
 _DEVICE = "CPU"
 _ROUNDED_TOGETHER = 128  # activations that share a scale
 _MOST_ERROR = 0.25  # of bundles that do not say
-_ERROR = "features_relative_error"
+_ERROR, _SPEEDUP = "features_relative_error", "speedup"
+_LEAST_SPEEDUP = 1.05  # for which `auto` takes another encoder
+_TIMED_WINDOWS = 2
 _SETTINGS = {"CoreMLExecutionProvider": {"ModelFormat": "MLProgram", "RequireStaticInputShapes": "1"}}
 
 
@@ -65,7 +72,7 @@ def require_provider(name: str, bundle: Bundle) -> str:
     without an encoder in plain operators."""
     if name not in ENCODER_PROVIDERS:
         raise UsageError(f"encoder_provider: got {name!r}, expected one of {', '.join(ENCODER_PROVIDERS)}")
-    if name == CPU:
+    if name in (CPU, AUTO_PROVIDER):
         return ""
     if PLAIN_ENCODER_GRAPH not in bundle.manifest.graphs:
         raise BundleError(
@@ -81,12 +88,27 @@ def open_provider(name: str, bundle: Bundle, *, threads: int, canceller: Cancell
     Raises as `require_provider`, ProviderError when the provider fails, Interrupted.
     """
     place = require_provider(name, bundle)
+    if name == AUTO_PROVIDER:
+        return _quicker_encoder(bundle, threads, canceller)
     return None if name == CPU else ProviderEncoder(name, place, bundle, threads=threads, canceller=canceller)
+
+
+def _quicker_encoder(bundle: Bundle, threads: int, canceller: Canceller) -> ProviderEncoder | None:
+    """OpenVINO's encoder, None where it is not there, does not work, or is not quicker than the CPU's."""
+    if PLAIN_ENCODER_GRAPH not in bundle.manifest.graphs or not has_openvino():
+        return None
+    try:
+        encoder = open_provider(OPENVINO, bundle, threads=threads, canceller=canceller)
+    except (ProviderError, UsageError) as error:
+        _log.warning("the encoder runs without OpenVINO: %s", error)
+        return None
+    return encoder if encoder is not None and encoder.speedup >= _LEAST_SPEEDUP else None
 
 
 class ProviderEncoder:
     """An encoder on a provider. label: its name, version and device; lengths: the only ones in mel frames that it
-    takes, empty where it takes all."""
+    takes, empty where it takes all; speedup: over the bundle's own encoder, for a whole window at its first use here.
+    """
 
     def __init__(self, name: str, place: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> None:
         manifest = bundle.manifest
@@ -103,15 +125,17 @@ class ProviderEncoder:
         self._run = openvino_encoder(task, canceller) if name == OPENVINO else _onnxruntime(task, name, canceller)
         path = device_path(bundle.behind(self.label).digest, threads, "-provider")
         known = read_device_file(path)
-        if not isinstance(known, dict) or _ERROR not in known:
+        if not isinstance(known, dict) or not {_ERROR, _SPEEDUP} <= known.keys():
             error = _features_error(self._run, bundle, threads, canceller)
             if not error <= most_error(manifest):  # NaN fails too
                 raise ProviderError(
                     f"encoder_provider {name} does not compute this encoder: features are off by {error:.3g} of their "
                     f"size, expected at most {most_error(manifest):g}; leave out --encoder-provider"
                 )
+            known = {_ERROR: error, _SPEEDUP: _speedup(self._run, bundle, threads, canceller)}
             with contextlib.suppress(ResourceError):  # then the next process compares again
-                write_device_file(path, {_ERROR: error})
+                write_device_file(path, known)
+        self.speedup = float(known[_SPEEDUP])
 
     def padded(self, mel: NDArray[np.float32]) -> NDArray[np.float32]:
         """A log-mel float32 `[n_mels, n_frames]`, with silence behind it up to the next of the lengths."""
@@ -139,6 +163,19 @@ def _features_error(run: EncoderRun, bundle: Bundle, threads: int, canceller: Ca
     session = load_graph(bundle, PLAIN_ENCODER_GRAPH, canceller, threads=threads)
     expected = encoder_output(session, mel, dims.n_audio_state)
     return float(np.linalg.norm(run(mel) - expected) / max(float(np.linalg.norm(expected)), 1e-20))
+
+
+def _speedup(run: EncoderRun, bundle: Bundle, threads: int, canceller: Canceller) -> float:
+    """The time of the bundle's own encoder for a window over that of `run`: the least of a few, in turn."""
+    dims = bundle.manifest.dims
+    mel = probe_mel(dims, dims.n_frames)[None]
+    session = load_graph(bundle, GRAPH_NAMES[0], canceller, threads=threads)
+    times_s: dict[bool, list[float]] = {False: [], True: []}
+    for is_own in (False, True) * _TIMED_WINDOWS:
+        started_s = time.perf_counter()
+        encoder_output(session, mel, dims.n_audio_state) if is_own else run(mel)
+        times_s[is_own].append(time.perf_counter() - started_s)
+    return min(times_s[True]) / max(min(times_s[False]), 1e-9)
 
 
 # ---------------------------------------------------------------------------------------- providers of ONNX Runtime
@@ -172,6 +209,11 @@ def _onnxruntime(task: EncoderTask, name: str, canceller: Canceller) -> EncoderR
 
 
 # ---------------------------------------------------------------------------------------------------------- OpenVINO
+def has_openvino() -> bool:
+    """Whether OpenVINO is installed."""
+    return importlib.util.find_spec(OPENVINO) is not None
+
+
 def openvino_place() -> str:
     """OpenVINO's version and the CPU. Raises UsageError where it is not installed."""
     try:

@@ -253,7 +253,7 @@ def test_a_split_file_is_joined_once_its_parts_are_done(tmp_path: Path) -> None:
         ({"clip_timestamps": (1.0,)}, "clip_timestamps: got .1.0,., expected all"),
         ({"formats": ("pdf",)}, "formats: got 'pdf', expected some of txt"),
         ({"threads": 0}, "threads: got 0, expected 1 or more"),
-        ({"encoder_provider": "tpu"}, "encoder_provider: got 'tpu', expected one of cpu, openvino"),
+        ({"encoder_provider": "tpu"}, "encoder_provider: got 'tpu', expected one of auto, cpu, openvino"),
         ({"bean_size": 5}, "'bean_size' is no option"),
         ({"drafter": "magic"}, "drafter: got 'magic'"),
         ({"vad_parameters": {"treshold": 1}}, "'treshold' is none"),

@@ -42,7 +42,7 @@ def recordings() -> dict[str, Path]:
 
 def texts(bundle: Path, files: Mapping[str, Path], drafter: str = "none") -> dict[str, str]:
     """The text of each recording, which is known to be English."""
-    model = WhisperModel(bundle)
+    model = WhisperModel(bundle, encoder_provider="cpu")
     found = {}
     for name, path in files.items():
         segments, _ = model.transcribe(str(path), language="en", drafter=drafter, audio_context="full")

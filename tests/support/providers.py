@@ -43,6 +43,7 @@ def demo_with_plain(folder: Path) -> Bundle:
 
 def take_for_openvino(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The provider "openvino" is `backend` from now on."""
+    monkeypatch.setattr(providers, "has_openvino", lambda: True)
     monkeypatch.setattr(providers, "openvino_place", backend.place)
     monkeypatch.setattr(providers, "openvino_encoder", backend.open)
 

@@ -53,6 +53,28 @@ def test_openvino_takes_all_lengths(made: Bundle, fake: CpuBackend) -> None:
     assert [len(engine.encode(probe_mel(engine.dims, n)).hidden) for n in (62, 200)] == [31, 100]
 
 
+def test_auto_is_openvino_where_it_is_quicker(
+    made: Bundle, fake: CpuBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for threads, speedup, expected in ((1, 0.9, "cpu"), (2, 1.5, "openvino 1 (a CPU)")):
+        monkeypatch.setattr(providers, "_speedup", lambda *of, speedup=speedup: speedup)
+        assert opened(made, "auto", threads).encoder_provider == expected
+    monkeypatch.setattr(providers, "_speedup", None)  # what was measured is kept
+    assert [opened(made, "auto", threads).encoder_provider for threads in (1, 2)] == ["cpu", expected]
+    assert opened(bundle("int8"), "auto").encoder_provider == "cpu" and not caplog.text
+    fake.off = 3.0
+    assert opened(made, "auto", 3).encoder_provider == "cpu" and "runs without OpenVINO: " in caplog.text
+
+
+def test_short_audio_stays_on_the_cpu(made: Bundle, fake: CpuBackend) -> None:
+    fake.off = 1e-3
+    found = [
+        opened(made, name).encode(probe_mel(made.manifest.dims, 42), ends_in_silence=True)
+        for name in ("openvino", "cpu")
+    ]
+    assert (found[0].hidden == found[1].hidden).all()
+
+
 def test_others_get_windows_of_one_length(made: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime's CPU stands for a provider of its list."""
     monkeypatch.setattr(providers, "_provider", lambda name: "CPUExecutionProvider")
