@@ -15,7 +15,6 @@ from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_finger
 from specedge.runtime.bundle.dims import ChunkDims
 from specedge.runtime.bundle.manifest import DRAFT_FOLDER, HOP_SAMPLES, SAMPLE_RATE_HZ
 from specedge.runtime.console import Progress, notify
-from specedge.runtime.engine.providers import has_openvino
 from specedge.version import __version__
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ def export_to(
     Raises SpecedgeError as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
     _check_installed()
+    from specedge.runtime.engine.providers import has_openvino
+
     from .bundling import check_target, write_bundle
     from .checkpoint import open_heads
     from .draft_layers import open_layers, shipped

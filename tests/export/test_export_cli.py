@@ -32,7 +32,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_one_line_says_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert main(["export", str(checkpoint()), "-o", str(out), "--name", "mine"]) == 0
+    assert main(["export", str(checkpoint()), "-o", str(out), "--name", "mine", "--no-encoder-plain"]) == 0
     said = capsys.readouterr()
     assert said.err == f"specedge: next: specedge transcribe talk.wav -m {out}\n" and said.out.count("\n") == 1
     assert said.out.startswith(f"{out}: mine, int8, 0.")
