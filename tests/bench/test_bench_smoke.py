@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.exported import bundle
 from support.noise import SAMPLES
 from support.paths import DEMO
 
@@ -72,3 +73,5 @@ def test_lossless(speech: Path) -> None:
         found = _json("lossless", *given)
         assert found["tokens"] > 20 and found["runs"] > 5 and found["accepted"] > 0
         assert found["different"] == found["dropped"] == found["failures"] == 0
+    found = _json("lossless", "-m", bundle("int8").path, speech)  # silence stands in for the rest of its windows
+    assert found["runs"] > 1 and found["different"] == 0

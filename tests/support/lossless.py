@@ -84,15 +84,15 @@ class OnceEncoded:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._features: dict[bytes, Any] = {}
+        self._features: dict[tuple[bytes, bool], Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def encode(self, mel: Sound) -> Any:
-        key = hashlib.sha256(np.ascontiguousarray(mel).tobytes()).digest()
+    def encode(self, mel: Sound, *, ends_in_silence: bool = False) -> Any:
+        key = hashlib.sha256(np.ascontiguousarray(mel).tobytes()).digest(), ends_in_silence
         if key not in self._features:
-            self._features[key] = self._engine.encode(mel)
+            self._features[key] = self._engine.encode(mel, ends_in_silence=ends_in_silence)
         return self._features[key]
 
 
