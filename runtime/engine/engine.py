@@ -65,7 +65,7 @@ from .session import encoder_output as encoder_output
 
 MAX_PATHS = 4  # beyond a few dozen rows a pass costs as much as two
 MANY_SINCE = (1, 32)  # the version of ONNX Runtime whose attention takes texts of different lengths
-MAX_MERGED_ROWS = 64  # of passes of several callers: beyond a few dozen a pass costs as much as two
+MAX_SHARED_ROWS = 64  # of several texts: beyond a few dozen a pass costs as much as two, and 5 MB for each row of eight
 MAX_FEATURE_BYTES = 16 << 20
 SHARED_POSITIONS = 1024  # windows of 30 s gain nothing from sharing a pass (docs/experiments)
 ALIGN_CHUNK_ROWS = 32  # 6.6 MB of logits with Whisper's vocabulary
@@ -435,14 +435,13 @@ class Engine:
     def _fits(self, passes: Sequence[Pass], more: Pass) -> bool:
         """Whether `more` can be run together with `passes`, asked where `_merges`."""
         texts = [text for asked in (*passes, more) for text in asked.texts]
-        n_rows = len(texts) * max(
-            len(ids) for _, ids, _ in texts
-        )  # attention takes all texts for as long as the longest
-        return n_rows <= MAX_MERGED_ROWS and self._can_share([state for state, _, _ in texts]) and self._has_room(texts)
+        return self._can_share([state for state, _, _ in texts]) and self._has_room(texts)
 
     def _has_room(self, texts: Sequence[WantedRows]) -> bool:
-        """Whether each text has room for as many rows as the widest: attention takes so many of each."""
-        return self._kv_cache.has_room(max(state.length for state, _, _ in texts), max(len(ids) for _, ids, _ in texts))
+        """Whether a pass may have as many rows of each text as of the widest, which attention takes, and each has room
+        for them."""
+        longest, widest = max(state.length for state, _, _ in texts), max(len(ids) for _, ids, _ in texts)
+        return len(texts) * widest <= MAX_SHARED_ROWS and self._kv_cache.has_room(longest, widest)
 
     def _can_share(self, states: Sequence[State]) -> bool:
         """Whether one pass over `states` is possible and has their bits."""
