@@ -126,6 +126,7 @@ class ProviderEncoder:
         path = device_path(bundle.behind(self.label).digest, threads, "-provider")
         known = read_device_file(path)
         if not isinstance(known, dict) or not {_ERROR, _SPEEDUP} <= known.keys():
+            _log.info("the encoder on %s is compared with the model's own, once on this machine", self.label)
             error = _features_error(self._run, bundle, threads, canceller)
             if not error <= most_error(manifest):  # NaN fails too
                 raise ProviderError(
@@ -215,14 +216,17 @@ def has_openvino() -> bool:
 
 
 def openvino_place() -> str:
-    """OpenVINO's version and the CPU. Raises UsageError where it is not installed."""
+    """OpenVINO's version and the CPU. Raises UsageError where it is not installed, ProviderError where it fails."""
     try:
         import openvino
     except ImportError:
         raise UsageError(
             "encoder_provider openvino: the package openvino is not installed; pip install openvino"
         ) from None
-    name = openvino.Core().get_property(_DEVICE, "FULL_DEVICE_NAME")
+    try:
+        name = openvino.Core().get_property(_DEVICE, "FULL_DEVICE_NAME")
+    except RuntimeError as error:
+        raise _openvino_failure("finds no CPU", error) from error
     return f"{str(openvino.__version__).partition('-')[0]} ({str(name).strip()})"
 
 
