@@ -113,7 +113,9 @@ def _done(task: Task) -> Outcome:
 @functools.lru_cache(maxsize=1)
 def _loaded(name: str | None, threads: int, encoder_provider: str) -> WhisperModel:
     path = default_model(download=False, quiet=True) if name is None else name
-    return WhisperModel(path, cpu_threads=threads, encoder_provider=encoder_provider)
+    model = WhisperModel(path, cpu_threads=threads, encoder_provider=encoder_provider)
+    model.engine.choose_encoder()  # workers that differ in it are told apart before they begin
+    return model
 
 
 def _model(job: Job) -> WhisperModel:

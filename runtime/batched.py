@@ -299,6 +299,8 @@ class PieceTranscription(Iterator[Segment]):
             for first in range(0, len(alike), self._engine.n_at_once):
                 some = alike[first : first + self._engine.n_at_once]
                 features = self._engine.encode_all([mel for _, mel in some], ends_in_silence=ends_in_silence)
+                if not ends_in_silence:
+                    self.encoder_provider = self._engine.encoder_provider
                 for (said, _), one in zip(some, features, strict=True):
                     said.give(one)
         self.encoder_s += time.perf_counter() - encoding_since

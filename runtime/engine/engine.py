@@ -41,7 +41,7 @@ from ..bundle.manifest import (
     require_align,
 )
 from ..device import most_threads, threads_allowed
-from ..options import CPU
+from ..options import AUTO_PROVIDER, CPU
 from . import heap
 from .exactness import rows_are_exact
 from .kv_cache import MAX_TEXTS, KvCache, copy_rows
@@ -49,7 +49,7 @@ from .kv_cache import Factors as Factors
 from .kv_cache import State as State
 from .many import BIAS, ManyPass, TextRows, by_position, pads_windows
 from .many import Features as Features
-from .providers import open_provider
+from .providers import ProviderEncoder, has_choice, open_provider
 from .scheduler import Budget, Pass, Scheduler
 from .session import (
     Canceller,
@@ -167,15 +167,30 @@ class Engine:
         self._many: ManyPass | None = None
         self._row_numbers = itertools.count()
         self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
-        self._provider = open_provider(encoder_provider, bundle, threads=self.threads, canceller=self.canceller)
+        self._chooses = encoder_provider == AUTO_PROVIDER and has_choice(bundle)
+        self._provider: ProviderEncoder | None = None
+        if not self._chooses:
+            self._provider = open_provider(encoder_provider, bundle, threads=self.threads, canceller=self.canceller)
         for graph in loads:
-            if graph != _ENCODER or self._provider is None:
+            if graph != _ENCODER or not (self._provider or self._chooses):
                 self._session(decoder if graph == _DECODER else graph)
+
+    def choose_encoder(self) -> None:
+        """Decide what whole windows are encoded on, where that is left to the first of them: short audio needs none.
+
+        Raises Interrupted.
+        """
+        if not self._chooses:
+            return
+        with self.lock:
+            if self._chooses:  # still
+                opened = open_provider(AUTO_PROVIDER, self.bundle, threads=self.threads, canceller=self.canceller)
+                self._provider, self._chooses = opened, False
 
     # ------------------------------------------------------------------------------------------------------- encoder
     @property
     def encoder_provider(self) -> str:
-        """What the encoder runs on, in a line: "cpu", or a provider with its version and device."""
+        """What whole windows are encoded on so far, in a line: "cpu", or a provider with its version and device."""
         return CPU if self._provider is None else self._provider.label
 
     @property
@@ -236,6 +251,8 @@ class Engine:
             raise UsageError("windows of one pass: expected at least one, and all of one length")
         if ends_in_silence and (not self.knows_silence or mels[0].shape[1] % (2 * GROUP_POSITIONS) != 2):
             raise UsageError(f"{mels[0].shape[1]} frames and silence: expected whole groups and two more")
+        if not ends_in_silence:
+            self.choose_encoder()
         provider = None if ends_in_silence else self._provider
         if provider is not None:
             mels = [provider.padded(mel) for mel in mels]

@@ -93,9 +93,14 @@ def open_provider(name: str, bundle: Bundle, *, threads: int, canceller: Cancell
     return None if name == CPU else ProviderEncoder(name, place, bundle, threads=threads, canceller=canceller)
 
 
+def has_choice(bundle: Bundle) -> bool:
+    """Whether `auto` can be anything but the CPU."""
+    return PLAIN_ENCODER_GRAPH in bundle.manifest.graphs and has_openvino()
+
+
 def _quicker_encoder(bundle: Bundle, threads: int, canceller: Canceller) -> ProviderEncoder | None:
     """OpenVINO's encoder, None where it is not there, does not work, or is not quicker than the CPU's."""
-    if PLAIN_ENCODER_GRAPH not in bundle.manifest.graphs or not has_openvino():
+    if not has_choice(bundle):
         return None
     try:
         encoder = open_provider(OPENVINO, bundle, threads=threads, canceller=canceller)

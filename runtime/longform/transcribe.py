@@ -340,7 +340,7 @@ class Transcription(Iterator[Segment]):
         self._notices_change = is_cheap and self._detects and not (self.language or options.multilingual or once)
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
-        self.encoder_provider: str = getattr(engine, "encoder_provider", CPU)
+        self.encoder_provider = CPU  # of the whole windows
         lengths = getattr(engine, "window_lengths", ())
         knows_silence = getattr(engine, "knows_silence", False)
         self.audio_context = AudioContext(options.audio_context, self._manifest, lengths, knows_silence=knows_silence)
@@ -736,6 +736,7 @@ class Transcription(Iterator[Segment]):
                 features = self._engine.encode(sound.mel, ends_in_silence=True)
             else:
                 features = self._engine.encode(sound.mel)
+                self.encoder_provider = getattr(self._engine, "encoder_provider", CPU)
         finally:
             with self._encoding:  # so that `stop` never meets a later pass, which may be others' too
                 self._encodes_in = 0
