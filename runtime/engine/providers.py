@@ -99,7 +99,8 @@ def has_choice(bundle: Bundle) -> bool:
 
 
 def _quicker_encoder(bundle: Bundle, threads: int, canceller: Canceller) -> ProviderEncoder | None:
-    """OpenVINO's encoder, None where it is not there, does not work, or is not quicker than the CPU's."""
+    """OpenVINO's encoder, None where it is not there, does not work, or is not quicker than the CPU's; and where what
+    was measured cannot be kept, for the next process would measure again, and the text may hang on it."""
     if not has_choice(bundle):
         return None
     try:
@@ -107,13 +108,13 @@ def _quicker_encoder(bundle: Bundle, threads: int, canceller: Canceller) -> Prov
     except (ProviderError, UsageError) as error:
         _log.warning("the encoder runs without OpenVINO: %s", error)
         return None
-    return encoder if encoder is not None and encoder.speedup >= _LEAST_SPEEDUP else None
+    return encoder if encoder is not None and encoder.is_kept and encoder.speedup >= _LEAST_SPEEDUP else None
 
 
 class ProviderEncoder:
     """An encoder on a provider. label: its name, version and device; lengths: the only ones in mel frames that it
-    takes, empty where it takes all; speedup: over the bundle's own encoder, for a whole window at its first use here.
-    """
+    takes, empty where it takes all; speedup: over the bundle's own encoder, for a whole window at its first use here;
+    is_kept: whether the next process will know that, too."""
 
     def __init__(self, name: str, place: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> None:
         manifest = bundle.manifest
@@ -141,7 +142,7 @@ class ProviderEncoder:
             known = {_ERROR: error, _SPEEDUP: _speedup(self._run, bundle, threads, canceller)}
             with contextlib.suppress(ResourceError):  # then the next process compares again
                 write_device_file(path, known)
-        self.speedup = float(known[_SPEEDUP])
+        self.speedup, self.is_kept = float(known[_SPEEDUP]), path.is_file()
 
     def padded(self, mel: NDArray[np.float32]) -> NDArray[np.float32]:
         """A log-mel float32 `[n_mels, n_frames]`, with silence behind it up to the next of the lengths."""
