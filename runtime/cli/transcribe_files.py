@@ -25,6 +25,7 @@ from ..console import Progress, clock, is_terminal
 from ..interrupt import interruption
 from ..longform.segments import Segment, TranscriptionInfo
 from ..model import WhisperModel
+from ..options import CPU
 from ..output.formats import STREAMED, Transcript, kept_beside, render, write_transcript
 from ..output.report import coloured_text, describe, legend, statistics, timed_text
 from .output_names import output_paths
@@ -213,7 +214,7 @@ class _Run:
             duration_s=self._duration_s(),
             speculation={} if info is None else info.speculation,
             audio_context={} if info is None else info.audio_context,
-            encoder_provider=self._request.model.encoder_provider if info is None else info.encoder_provider,
+            encoder_provider=CPU if info is None else info.encoder_provider,
             interrupted=self._stopped_by is not None,
         )
 

@@ -49,7 +49,7 @@ from .kv_cache import Factors as Factors
 from .kv_cache import State as State
 from .many import BIAS, ManyPass, TextRows, by_position, pads_windows
 from .many import Features as Features
-from .providers import ProviderEncoder, has_choice, open_provider
+from .providers import ProviderEncoder, has_choice, open_provider, quicker_encoder
 from .scheduler import Budget, Pass, Scheduler
 from .session import (
     Canceller,
@@ -184,8 +184,8 @@ class Engine:
             return
         with self.lock:
             if self._chooses:  # still
-                opened = open_provider(AUTO_PROVIDER, self.bundle, threads=self.threads, canceller=self.canceller)
-                self._provider, self._chooses = opened, False
+                self._provider = quicker_encoder(self.bundle, threads=self.threads, canceller=self.canceller)
+                self._chooses = False
 
     # ------------------------------------------------------------------------------------------------------- encoder
     @property

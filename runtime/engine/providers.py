@@ -83,14 +83,14 @@ def require_provider(name: str, bundle: Bundle) -> str:
 
 
 def open_provider(name: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> ProviderEncoder | None:
-    """The encoder of `bundle` on the provider `name`, None for the CPU.
+    """The encoder of `bundle` on the provider `name`, None for the CPU; of `auto` see `quicker_encoder`.
 
     Raises as `require_provider`, ProviderError when the provider fails, Interrupted.
     """
     place = require_provider(name, bundle)
-    if name == AUTO_PROVIDER:
-        return _quicker_encoder(bundle, threads, canceller)
-    return None if name == CPU else ProviderEncoder(name, place, bundle, threads=threads, canceller=canceller)
+    if not place:
+        return None
+    return ProviderEncoder(name, place, bundle, threads=threads, canceller=canceller)
 
 
 def has_choice(bundle: Bundle) -> bool:
@@ -98,17 +98,17 @@ def has_choice(bundle: Bundle) -> bool:
     return PLAIN_ENCODER_GRAPH in bundle.manifest.graphs and has_openvino()
 
 
-def _quicker_encoder(bundle: Bundle, threads: int, canceller: Canceller) -> ProviderEncoder | None:
-    """OpenVINO's encoder, None where it is not there, does not work, or is not quicker than the CPU's; and where what
-    was measured cannot be kept, for the next process would measure again, and the text may hang on it."""
-    if not has_choice(bundle):
-        return None
+def quicker_encoder(bundle: Bundle, *, threads: int, canceller: Canceller) -> ProviderEncoder | None:
+    """OpenVINO's encoder, where there is a choice; None where it does not work or is not quicker than the CPU's.
+
+    None, too, where what was measured cannot be kept: the next process would measure again, and the text might change.
+    """
     try:
-        encoder = open_provider(OPENVINO, bundle, threads=threads, canceller=canceller)
+        encoder = ProviderEncoder(OPENVINO, openvino_place(), bundle, threads=threads, canceller=canceller)
     except (ProviderError, UsageError) as error:
         _log.warning("the encoder runs without OpenVINO: %s", error)
         return None
-    return encoder if encoder is not None and encoder.is_kept and encoder.speedup >= _LEAST_SPEEDUP else None
+    return encoder if encoder.is_kept and encoder.speedup >= _LEAST_SPEEDUP else None
 
 
 class ProviderEncoder:
@@ -131,18 +131,18 @@ class ProviderEncoder:
         self._run = openvino_encoder(task, canceller) if name == OPENVINO else _onnxruntime(task, name, canceller)
         path = device_path(bundle.behind(self.label).digest, threads, "-provider")
         known = read_device_file(path)
-        if not isinstance(known, dict) or not {_ERROR, _SPEEDUP} <= known.keys():
+        if not isinstance(known, dict) or not isinstance(known.get(_SPEEDUP), float):
             _log.info("the encoder on %s is compared with the model's own, once on this machine", self.label)
             error = _features_error(self._run, bundle, threads, canceller)
             if not error <= most_error(manifest):  # NaN fails too
                 raise ProviderError(
                     f"encoder_provider {name} does not compute this encoder: features are off by {error:.3g} of their "
-                    f"size, expected at most {most_error(manifest):g}; leave out --encoder-provider"
+                    f"size, expected at most {most_error(manifest):g}; use --encoder-provider cpu"
                 )
             known = {_ERROR: error, _SPEEDUP: _speedup(self._run, bundle, threads, canceller)}
             with contextlib.suppress(ResourceError):  # then the next process compares again
                 write_device_file(path, known)
-        self.speedup, self.is_kept = float(known[_SPEEDUP]), path.is_file()
+        self.speedup, self.is_kept = known[_SPEEDUP], path.is_file()
 
     def padded(self, mel: NDArray[np.float32]) -> NDArray[np.float32]:
         """A log-mel float32 `[n_mels, n_frames]`, with silence behind it up to the next of the lengths."""
@@ -209,8 +209,8 @@ def _onnxruntime(task: EncoderTask, name: str, canceller: Canceller) -> EncoderR
         )
     except BundleError as error:
         raise ProviderError(
-            f"encoder_provider {name} does not take the whole encoder ({error.__cause__}); leave out "
-            "--encoder-provider, or install another version of the package"
+            f"encoder_provider {name} does not take the whole encoder ({error.__cause__}); use "
+            "--encoder-provider cpu, or install another version of the package"
         ) from error
     return lambda mel: encoder_output(session, mel, task.n_state)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -63,6 +64,9 @@ def test_auto_is_openvino_where_it_is_quicker(
     assert [chosen(made, threads) for threads in (1, 2)] == ["cpu", expected]
     assert chosen(bundle("int8"), 1) == "cpu" and not caplog.text
     monkeypatch.setattr(providers, "_speedup", lambda *of: 1.5)
+    (kept,) = (Path(os.environ["SPECEDGE_CACHE"]) / "calibration").glob("*-2-provider.json")
+    kept.write_text('{"features_relative_error": 0.1, "speedup": null}')
+    assert chosen(made, 2) == expected, "a damaged file counts as none"
     with monkeypatch.context() as unwritable:
         unwritable.setattr(providers, "write_device_file", lambda *of: None)
         assert chosen(made, 3) == "cpu", "another process could find otherwise"
