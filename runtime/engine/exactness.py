@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,8 +85,7 @@ def probe_starts(dims: Dims) -> tuple[int, ...]:
 
 def one_row_logits(engine: Engine, features: Features) -> dict[int, NDArray[np.float32]]:
     """The reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_vocab]` of passes of one row each."""
-    states = _probe_states(engine, features)
-    return {start: _in_passes(engine, state, rows_per_pass=1, lead=0) for start, state in states}
+    return {start: _in_passes(engine, state, N_PROBE_ROWS, 1) for start, state in _probe_states(engine, features)}
 
 
 def probe_rows(
@@ -99,10 +98,9 @@ def probe_rows(
     """
     results = []
     for start, state in _probe_states(engine, features):
-        for rows_per_pass in ROWS_PER_PASS:
-            leads = LEADS if rows_per_pass > 1 else (0,)
-            runs = [_in_passes(engine, state, rows_per_pass=rows_per_pass, lead=lead) for lead in leads]
-            results.append(_compare(runs, references[start], engine.threads, start, rows_per_pass))
+        for n_rows in ROWS_PER_PASS:
+            leads = LEADS if n_rows > 1 else (0,)
+            results.append(_judge(engine, state, references[start], n_rows, leads=leads))
     return tuple(results)
 
 
@@ -119,13 +117,10 @@ def probe_paths(
         states = [(start, engine.fork(state)) for start, state in _probe_states(engine, features)]
         if alone:
             engine.unload("decoder", states=[state for _, state in states])
-        with _believed(engine):
-            for start, state in states:
-                for n_paths, n_rows in PATHS_PER_PASS:
-                    if n_rows < len(references[start]):
-                        run = _in_path_passes(engine, state, n_paths=n_paths, n_rows=n_rows)
-                        reference = references[start][: len(run)]
-                        results.append(_compare([run], reference, engine.threads, start, n_rows, n_paths=n_paths))
+        for start, state in states:
+            for n_paths, n_rows in PATHS_PER_PASS:
+                if n_rows < len(references[start]):
+                    results.append(_judge(engine, state, references[start], n_rows, n_paths=n_paths))
     return tuple(results)
 
 
@@ -177,17 +172,11 @@ def probe_shortly(engine: Engine) -> Invariance:
         _fill(state)
         for start in (3, engine.dims.n_text_ctx - SHORT_N_ROWS - 2):
             state.length = max(0, start)
-            runs = {
-                n: _in_passes(engine, state, rows_per_pass=n, lead=n % 2, n_rows=SHORT_N_ROWS)
-                for n in (1, *SHORT_ROWS_PER_PASS)
-            }
-            for n in SHORT_ROWS_PER_PASS:
-                results.append(_compare([runs[n]], runs[1], engine.threads, start, n))
-            if engine.n_paths >= SHORT_PATHS[0]:
-                n_paths, n = SHORT_PATHS
-                with _believed(engine):
-                    run = _in_path_passes(engine, state, n_paths=n_paths, n_rows=n, n_probed=SHORT_N_ROWS)
-                results.append(_compare([run], runs[1][: len(run)], engine.threads, start, n, n_paths=n_paths))
+            reference = _in_passes(engine, state, SHORT_N_ROWS, 1)
+            results += [_judge(engine, state, reference, n, leads=(n % 2,)) for n in SHORT_ROWS_PER_PASS]
+            n_paths, n_rows = SHORT_PATHS
+            if engine.n_paths >= n_paths:
+                results.append(_judge(engine, state, reference, n_rows, n_paths=n_paths))
     finally:
         engine.release(state)
     return Invariance(results=(*results, *probe_windows(engine)))
@@ -199,6 +188,20 @@ def _fill(state: State, n_slots: int | None = None) -> None:
     for array in state.caches.values():
         slots = array[:, :, :n_slots]
         slots[...] = np.resize(block, slots.shape)
+
+
+def _judge(
+    engine: Engine,
+    state: State,
+    reference: NDArray[np.float32],
+    n_rows: int,
+    *,
+    n_paths: int = 1,
+    leads: Sequence[int] = (0,),
+) -> RowResult:
+    """Compare passes of `n_rows` rows behind `state`, one run for each of `leads`, with `reference`."""
+    runs = [_in_passes(engine, state, len(reference), n_rows, n_paths=n_paths, lead=lead) for lead in leads]
+    return _compare(runs, reference[: len(runs[0])], engine.threads, state.length, n_rows, n_paths=n_paths)
 
 
 def _compare(
@@ -247,49 +250,31 @@ def _probe_states(engine: Engine, features: Features) -> Iterator[tuple[int, Sta
 
 
 def _in_passes(
-    engine: Engine, state: State, *, rows_per_pass: int, lead: int, n_rows: int | None = None
+    engine: Engine, state: State, n_probed: int, n_rows: int, *, n_paths: int = 1, lead: int = 0
 ) -> NDArray[np.float32]:
-    """Logits `[n, n_vocab]` of the probe's first `n_rows` rows, `rows_per_pass` at a time after a pass of `lead` rows.
+    """Logits `[n, n_vocab]` of the probe's first `n_probed` rows, `n_rows` at a time after a pass of `lead` rows.
 
-    The rows are committed, and forgotten at the end.
+    As each of `n_paths` in turn; then a last row alone is left out, as it is no path. The rows are committed, and
+    forgotten at the end.
     """
     start = state.length
-    ids = probe_ids(engine.dims, start + (n_rows or N_PROBE_ROWS))[start:]
-    logits: list[NDArray[np.float32]] = []
-    done = 0
-    with engine.lock:  # once, and not in each pass
-        while done < len(ids):
-            stop = done + (lead if done == 0 and lead else rows_per_pass)
-            rows = engine.forward(state, ids[done:stop])
-            logits.append(rows.copy())
-            engine.commit(state, len(rows))
-            done += len(rows)
-    state.length = start
-    return np.concatenate(logits)
-
-
-def _in_path_passes(
-    engine: Engine, state: State, *, n_paths: int, n_rows: int, n_probed: int | None = None
-) -> NDArray[np.float32]:
-    """Logits `[n, n_vocab]` of the probe's first `n_probed` rows, `n_rows` at a time, as each of `n_paths` in turn.
-
-    The rows are committed, and forgotten at the end.
-    """
-    start = state.length
-    ids = probe_ids(engine.dims, start + (n_probed or N_PROBE_ROWS))[start:]
+    ids = probe_ids(engine.dims, start + n_probed)[start:]
     logits: list[NDArray[np.float32]] = []
     done = right = 0
-    while done < len(ids):
-        path = ids[done + 1 : done + n_rows]
-        if not path:  # a last row alone is no path
-            break
-        others = [[(token + 1 + i) % engine.dims.n_vocab for token in reversed(path)] for i in range(n_paths)]
-        paths = [path if i == right else others[i] for i in range(n_paths)]
-        rows = engine.forward_paths(state, ids[done], paths)[right]
-        logits.append(np.stack(rows))
-        engine.commit(state, len(rows), right)
-        done += len(rows)
-        right = (right + 1) % n_paths
+    with engine.lock if n_paths == 1 else _believed(engine):  # the lock once, and not in each pass
+        while done + (n_paths > 1) < len(ids):
+            part = ids[done : done + (lead if done == 0 and lead else n_rows)]
+            if n_paths == 1:
+                rows = engine.forward(state, part).copy()
+            else:
+                _, *path = part
+                others = [[(token + 1 + i) % engine.dims.n_vocab for token in reversed(path)] for i in range(n_paths)]
+                paths = [path if i == right else others[i] for i in range(n_paths)]
+                rows = np.stack(engine.forward_paths(state, part[0], paths)[right])
+            logits.append(rows)
+            engine.commit(state, len(rows), right)
+            done += len(rows)
+            right = (right + 1) % n_paths
     state.length = start
     return np.concatenate(logits)
 

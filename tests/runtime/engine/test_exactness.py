@@ -39,7 +39,7 @@ class FaultyDecoder:
         self._fault(rows, state.length, len(ids))
         return rows if logit_rows is None else rows[logit_rows]
 
-    def commit(self, state: Any, n_rows: int) -> None:
+    def commit(self, state: Any, n_rows: int, _path: int = 0) -> None:
         state.length += n_rows
 
     def release(self, _state: Any) -> None:
