@@ -44,11 +44,11 @@ from ..device import most_threads, threads_allowed
 from ..options import AUTO_PROVIDER, CPU
 from . import heap
 from .exactness import rows_are_exact
-from .kv_cache import MAX_TEXTS, KvCache, copy_rows
+from .kv_cache import MAX_TEXTS, KvCache, WantedRows, copy_rows
 from .kv_cache import Factors as Factors
+from .kv_cache import Features as Features
 from .kv_cache import State as State
-from .many import BIAS, ManyPass, TextRows, by_position, pads_windows
-from .many import Features as Features
+from .many import BIAS, ManyPass, by_position
 from .providers import ProviderEncoder, has_choice, open_provider, quicker_encoder
 from .scheduler import Budget, Pass, Scheduler
 from .session import (
@@ -89,8 +89,6 @@ class Alignment:
 
 Rows = tuple[State, Sequence[int], Sequence[int] | None]
 """A text in a pass over several: its rows' ids, and indices into them whose logits are wanted, None for all."""
-WantedRows = tuple[State, Sequence[int], Sequence[int]]
-"""As `Rows`, checked, with all rows that are wanted."""
 
 
 class Engine:
@@ -152,7 +150,7 @@ class Engine:
         self.n_paths, self.n_texts = MAX_PATHS if self.shares_passes else 1, MAX_TEXTS
         self._has_bias = any(tensor.name == BIAS for tensor in bundle.manifest.graphs[_DECODER].inputs)
         # Whether windows of different lengths can share one.
-        self.pads_windows = self.shares_passes and pads_windows(bundle.manifest.graphs[MANY_GRAPH].inputs)
+        self.pads_windows = self.shares_passes and self._has_bias
         # See `exactness.rows_are_exact`, which the first pass over several texts asks; None before.
         self.is_exact: bool | None = None
         self.windows_are_exact: bool | None = None
@@ -220,9 +218,7 @@ class Engine:
     @property
     def knows_silence(self) -> bool:
         """Whether `encode` takes windows that end in silence by their audio alone."""
-        graph = self.bundle.manifest.graphs.get(SHORT_ENCODER_GRAPH)
-        names = () if graph is None else [tensor.name for tensor in graph.outputs]
-        return LOG_COUNTS in names
+        return SHORT_ENCODER_GRAPH in self.bundle.manifest.graphs
 
     def encode(self, mel: NDArray[np.float32], *, ends_in_silence: bool = False) -> Features:
         """Encode one window: mel float32 `[n_mels, n_frames]`, `n_frames` at most the bundle's window.
@@ -374,7 +370,7 @@ class Engine:
         `state`. Raises UsageError when there is no room for the rows, an id is outside the vocabulary, or a logit row
         outside the pass; Interrupted when cancelled.
         """
-        (logits,) = self._run([(state, ids, self._wanted(state, ids, logit_rows))])
+        (logits,) = self.forward_many([(state, ids, logit_rows)])
         return logits
 
     def forward_many(self, texts: Sequence[Rows]) -> list[NDArray[np.float32]]:
@@ -385,13 +381,9 @@ class Engine:
         `[len(logit_rows), n_vocab]`, valid until the next pass over that text. Raises as `forward`, and BundleError
         when the graph cannot be loaded.
         """
-        return self._run([(state, ids, self._wanted(state, ids, rows)) for state, ids, rows in texts])
-
-    def _run(self, texts: Sequence[WantedRows]) -> list[NDArray[np.float32]]:
-        """The logits of each text, once it is this thread's turn."""
+        asked = Pass([WantedRows(state, ids, self._wanted(state, ids, rows)) for state, ids, rows in texts])
         for state, _, _ in texts:
             state.n_open, state.lease = (), None
-        asked = Pass(texts)
         self.lock.run(asked)
         return list(asked.logits)
 
@@ -400,8 +392,7 @@ class Engine:
         texts = passes[0].texts if len(passes) == 1 else [text for asked in passes for text in asked.texts]
         for state, _, _ in texts:
             del state.memory.rows[state.length :]
-        is_shared = len(texts) > 1 and self._can_share([state for state, _, _ in texts]) and self._has_room(texts)
-        logits = list(self._run_shared(texts) if is_shared else self._run_alone(texts))
+        logits = list(self._run_shared(texts) if self._can_share(texts) else self._run_alone(texts))
         for asked in passes:
             asked.logits, logits = logits[: len(asked.texts)], logits[len(asked.texts) :]
 
@@ -426,13 +417,7 @@ class Engine:
             yield arrays.logits[0, :n_wanted, : self.dims.n_vocab]
 
     def _run_shared(self, texts: Sequence[WantedRows]) -> Iterator[NDArray[np.float32]]:
-        logits, hidden, lease = self._many_pass().run(
-            [TextRows(state.memory.place, state.length, ids, wanted, state.features) for state, ids, wanted in texts],
-            max(state.memory.n_hidden for state, _, _ in texts),
-        )
-        for (state, ids, _), rows in zip(texts, hidden, strict=True):
-            state.n_open, state.new_hidden, state.lease = (len(ids),), (rows,), lease
-        return (rows[:, : self.dims.n_vocab] for rows in logits)
+        return (rows[:, : self.dims.n_vocab] for rows in self._many_pass().run(texts))
 
     def _merges(self) -> bool:
         """Whether texts of several callers share passes here. Raises Interrupted."""
@@ -451,18 +436,16 @@ class Engine:
 
     def _fits(self, passes: Sequence[Pass], more: Pass) -> bool:
         """Whether `more` can be run together with `passes`, asked where `_merges`."""
-        texts = [text for asked in (*passes, more) for text in asked.texts]
-        return self._can_share([state for state, _, _ in texts]) and self._has_room(texts)
+        return self._can_share([text for asked in (*passes, more) for text in asked.texts])
 
-    def _has_room(self, texts: Sequence[WantedRows]) -> bool:
-        """Whether a pass may have as many rows of each text as of the widest, which attention takes, and each has room
-        for them."""
-        longest, widest = max(state.length for state, _, _ in texts), max(len(ids) for _, ids, _ in texts)
-        return len(texts) * widest <= MAX_SHARED_ROWS and self._kv_cache.has_room(longest, widest)
-
-    def _can_share(self, states: Sequence[State]) -> bool:
-        """Whether one pass over `states` is possible and has their bits."""
+    def _can_share(self, texts: Sequence[WantedRows]) -> bool:
+        """Whether one pass over `texts` is possible and has their bits."""
+        states = [state for state, _, _ in texts]
         if not self.shares_passes or not 2 <= len(states) <= MAX_TEXTS:
+            return False
+        # Attention takes as many rows of each text as of the widest, padded to an even number.
+        longest, widest = max(state.length for state in states), max(len(ids) for _, ids, _ in texts)
+        if len(texts) * widest > MAX_SHARED_ROWS or longest + widest + widest % 2 > self._kv_cache.n_slots:
             return False
         if len({id(state.memory) for state in states}) < len(states):
             return False

@@ -25,8 +25,8 @@ from specedge.errors import ResourceError
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import Dims
 from ..device import device_fields, device_path, read_device_file, write_device_file
+from .kv_cache import Features
 from .made_up import N_PROBE_ROWS, probe_ids, probe_mel, probe_window
-from .many import Features
 
 Engine = Any  # `engine.Engine`, which imports this module
 State = Any
@@ -185,7 +185,7 @@ def probe_shortly(engine: Engine) -> Invariance:
 def _fill(state: State, n_slots: int | None = None) -> None:
     """Noise for keys and values, of the first `n_slots` rows or of all."""
     block = np.random.default_rng(0).standard_normal(4099).astype(np.float32)  # a prime, so that no two slots are alike
-    for array in state.caches.values():
+    for array in state.memory.caches.values():
         slots = array[:, :, :n_slots]
         slots[...] = np.resize(block, slots.shape)
 

@@ -7,11 +7,13 @@ of them that it does not share. Keys and values of texts that may share passes l
 from __future__ import annotations
 
 import heapq
+import math
+import mmap
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,6 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 
 from ..bundle.dims import Dims
-from .many import Features, Lease, common_rows, zeros_by_page
 from .session import Binding, Session, bind_array_input, ort_value
 
 MAX_TEXTS = 16  # that can share a pass
@@ -27,6 +28,39 @@ MAX_SIZES = 64  # of passes whose arrays are kept
 
 Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
 """A f32 `[n_text_state, n_rank]` and B f32 `[n_rank, n_text_state]` of a draft that learns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """One audio window as the decoder sees it.
+
+    `hidden` is the encoder's output, float32 `[n_audio_ctx, n_audio_state]`; `cross` are the cross-attention keys and
+    values of all decoder layers under the names of the decoder's inputs, and what is added to scores (
+    export/encoder_graph.py has the shapes);
+    n_frames: mel frames that the encoder of a speech LLM saw, or of a window that ends in silence.
+    """
+
+    hidden: NDArray[np.float32]
+    cross: dict[str, NDArray[Any]]
+    n_frames: int = 0
+    ends_in_silence: bool = False
+
+    @property
+    def n_audio(self) -> int:
+        """Rows of audio in a speech LLM, whose `cross` has `audio`, float32 [1, n_audio, n_text_state]; else 0."""
+        return self.cross["audio"].shape[1] if "audio" in self.cross else 0
+
+
+class Lease:
+    """Keeps an array of logits as it is while somebody may read it; then it is used again."""
+
+    __slots__ = ("array", "_unused")
+
+    def __init__(self, array: NDArray[np.float32], unused: list[NDArray[np.float32]]) -> None:
+        self.array, self._unused = array, unused
+
+    def __del__(self) -> None:
+        self._unused.append(self.array)
 
 
 class PassArrays:
@@ -153,21 +187,27 @@ class State:
     lease: Lease | None = None
     is_fork: bool = False
 
-    @property
-    def caches(self) -> dict[str, NDArray[np.float32]]:
-        """Keys and values by the names of the graph's inputs, float32 [1, n_head, n_slots, head_dim]."""
-        return self.memory.caches
+
+class WantedRows(NamedTuple):
+    """The rows of a text in a pass: their ids, and indices into them whose logits are wanted, at least one."""
+
+    state: State
+    ids: Sequence[int]
+    wanted: Sequence[int]
 
 
 class KvCache:
     """The buffers of all texts of one engine. Threads may share it, by `lock`.
 
-    opens: gives the decoder's graph, loaded, and the columns of its logits. spare: buffers that no text has; values:
-    keys and values of the texts that can share a pass, see `TextMemory`, None before there is one; free: places in it.
+    opens: gives the decoder's graph, loaded, and the columns of its logits. n_slots: rows of a text; spare: buffers
+    that no text has; values: keys and values of the texts that can share a pass, see `TextMemory`, None before there is
+    one; free: places in it.
     """
 
     def __init__(self, dims: Dims, opens: Callable[[], tuple[Session, int]]) -> None:
         self._dims, self._opens = dims, opens
+        # One more than positions, rounded up to even, for the padding row.
+        self.n_slots = dims.n_text_ctx + 2 - dims.n_text_ctx % 2
         self.forget()
 
     def forget(self) -> None:
@@ -214,19 +254,14 @@ class KvCache:
 
     def _new(self, n_hidden: int, *, shares_passes: bool) -> TextMemory:
         session, n_columns = self._opens()
-        if not shares_passes:
-            values, place = zeros_by_page(self.shape(1)), 0
-        else:
-            values = self.shared_values()
-            if not self.free:
-                self.spare.clear()
-            if not self.free:  # for a text that shares no pass
-                values, place = zeros_by_page(self.shape(1)), 0
-            else:
-                place = heapq.heappop(self.free)
-        memory = TextMemory(session, values, place, n_columns, n_hidden=n_hidden)
-        if values is self.values:
-            weakref.finalize(memory, heapq.heappush, self.free, place)
+        shared = self.shared_values() if shares_passes else None
+        if shared is not None and not self.free:
+            self.spare.clear()
+        if shared is None or not self.free:  # for a text that shares no pass
+            return TextMemory(session, zeros_by_page(self.shape(1)), 0, n_columns, n_hidden=n_hidden)
+        place = heapq.heappop(self.free)
+        memory = TextMemory(session, shared, place, n_columns, n_hidden=n_hidden)
+        weakref.finalize(memory, heapq.heappush, self.free, place)
         return memory
 
     def shared_values(self) -> NDArray[np.float32]:
@@ -236,16 +271,10 @@ class KvCache:
             self.free = list(range(MAX_TEXTS))
         return self.values
 
-    def has_room(self, length: int, n_rows: int) -> bool:
-        """Whether a text of `length` committed rows has room for `n_rows` more, padded to an even number."""
-        return length + n_rows + n_rows % 2 <= self.shape(1)[4]
-
-    def shape(self, n_texts: int, n_slots: int = 0) -> tuple[int, ...]:
-        """Of the keys and values of so many texts, of `n_slots` rows each; 0 for as many as a text has at most."""
+    def shape(self, n_texts: int) -> tuple[int, ...]:
+        """Of the keys and values of so many texts."""
         dims = self._dims
-        # One slot more than positions, rounded up to even, for the padding row.
-        n_slots = n_slots or dims.n_text_ctx + 2 - dims.n_text_ctx % 2
-        return dims.n_text_layer, 2, n_texts, dims.n_kv_head, n_slots, dims.head_dim
+        return dims.n_text_layer, 2, n_texts, dims.n_kv_head, self.n_slots, dims.head_dim
 
 
 def copy_rows(source: State, target: State) -> None:
@@ -257,3 +286,29 @@ def copy_rows(source: State, target: State) -> None:
     ours.rows[n_same:] = theirs.rows[n_same:length]
     ours.said[:] = theirs.said[:length]
     target.length = length
+
+
+def zeros_by_page(shape: Sequence[int]) -> NDArray[np.float32]:
+    """Zeros whose memory is taken page by page where it is first written.
+
+    NumPy asks for huge pages, with which a few rows of a text take the memory of all that it may have: 33 MB and not 5
+    for a model of small's size.
+    """
+    n_bytes = math.prod(shape) * np.dtype(np.float32).itemsize
+    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(shape, np.float32)
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, np.float32).reshape(shape)
+
+
+def common_rows(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first rows two texts share, by the numbers of their rows: of equal ones all before are equal, too."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high) // 2
+        if a[middle] == b[middle]:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bundle.manifest import Dims, Manifest
-from .many import BIAS, Features
+from .kv_cache import Features
+from .many import BIAS
 
 N_PROBE_ROWS = 40
 N_PROBE_FRAMES = 250  # an odd number of positions, so that rows of attention start at every alignment in memory

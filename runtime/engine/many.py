@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import mmap
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bundle.manifest import TensorSpec
+from .kv_cache import Features, Lease, WantedRows
 from .session import Session, bind_array_input, bind_array_output
 
 # Added to the scores behind a shorter window's end, which repeat its first: exp of what comes of it is a normal number
@@ -30,52 +28,9 @@ _MOST_SLACK = 1.25  # times as long as the longest window may the memory for win
 _MOST_ABSENT = 1.5  # times as many windows as are in a pass may have a seat in that memory: they cost it time
 
 
-@dataclass(frozen=True, kw_only=True)
-class Features:
-    """One audio window as the decoder sees it.
-
-    `hidden` is the encoder's output, float32 `[n_audio_ctx, n_audio_state]`; `cross` are the cross-attention keys and
-    values of all decoder layers under the names of the decoder's inputs, and what is added to scores (
-    export/encoder_graph.py has the shapes);
-    n_frames: mel frames that the encoder of a speech LLM saw, or of a window that ends in silence.
-    """
-
-    hidden: NDArray[np.float32]
-    cross: dict[str, NDArray[Any]]
-    n_frames: int = 0
-    ends_in_silence: bool = False
-
-    @property
-    def n_audio(self) -> int:
-        """Rows of audio in a speech LLM, whose `cross` has `audio`, float32 [1, n_audio, n_text_state]; else 0."""
-        return self.cross["audio"].shape[1] if "audio" in self.cross else 0
-
-
 def by_position(hidden: NDArray[np.float32], log_counts: NDArray[np.float32]) -> NDArray[np.float32]:
     """States `[..., n_states, n_audio_state]`, each as often as the positions that it stands for."""
     return hidden.repeat(np.rint(np.exp(log_counts.ravel())).astype(np.int64), axis=-2)
-
-
-class TextRows(NamedTuple):
-    """The rows `ids` of one text, behind `length` rows at `place`; `wanted` are those whose logits are wanted."""
-
-    place: int
-    length: int
-    ids: Sequence[int]
-    wanted: Sequence[int]
-    features: Features
-
-
-class Lease:
-    """Keeps an array of logits as it is while somebody may read it; then it is used again."""
-
-    __slots__ = ("array", "_unused")
-
-    def __init__(self, array: NDArray[np.float32], unused: list[NDArray[np.float32]]) -> None:
-        self.array, self._unused = array, unused
-
-    def __del__(self) -> None:
-        self._unused.append(self.array)
 
 
 class ManyPass:
@@ -97,34 +52,32 @@ class ManyPass:
         self._windows = _Windows(names, values.shape[2], pads=BIAS in session.inputs)
         self._inputs: dict[str, NDArray[Any]] = {}
 
-    def run(
-        self, texts: Sequence[TextRows], n_hidden: int
-    ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32] | None], Lease]:
-        """The logits float32 `[n_wanted, n_columns]` of each text, valid while the lease lives, and its hidden rows.
+    def run(self, texts: Sequence[WantedRows]) -> list[NDArray[np.float32]]:
+        """The logits float32 `[n_wanted, n_columns]` of each text, valid while its state has the lease of them.
 
-        Hidden rows are float32 `[1, n_rows, n_hidden]`, None where `n_hidden` is 0. Raises as `Session.run`.
+        What else a state has of its last pass is set. Raises as `Session.run`.
         """
         ends = list(itertools.accumulate(len(text.ids) for text in texts))
         spans = [range(end - len(text.ids), end) for text, end in zip(texts, ends, strict=True)]
         n_rows = ends[-1] + ends[-1] % 2
-        self._bind_caches(min(text.place for text in texts), max(text.place for text in texts) + 1)
+        places = [text.state.memory.place for text in texts]
+        self._bind_caches(min(places), max(places) + 1)
         self._bind_windows(texts, spans, n_rows)
         self._bind_texts(texts, spans, n_rows)
         wanted = [span[row] for span, text in zip(spans, texts, strict=True) for row in text.wanted]
         lease = self._bind_logits(wanted)
-        logits = lease.array[0]
+        n_hidden = max(text.state.memory.n_hidden for text in texts)
         hidden = np.empty((1, n_rows, n_hidden), np.float32) if n_hidden else None
         if hidden is None:
             self._binding.bind_output("hidden", "cpu")
         else:
             bind_array_output(self._binding, "hidden", hidden)
         self._session.run(self._binding)
+        for text, span in zip(texts, spans, strict=True):
+            text.state.n_open, text.state.lease = (len(span),), lease
+            text.state.new_hidden = (None if hidden is None else hidden[:, span.start : span.stop],)
         cuts = [0, *itertools.accumulate(len(text.wanted) for text in texts)]
-        return (
-            [logits[start:end] for start, end in itertools.pairwise(cuts)],
-            [None if hidden is None else hidden[:, span.start : span.stop] for span in spans],
-            lease,
-        )
+        return [lease.array[0, start:end] for start, end in itertools.pairwise(cuts)]
 
     def _bind(self, name: str, array: NDArray[Any]) -> None:
         self._inputs[name] = array  # kept until the pass is over
@@ -139,27 +92,27 @@ class ManyPass:
             bind_array_input(self._binding, name, values[first:end])
             bind_array_output(self._binding, f"new_{name}", values[first:end])
 
-    def _bind_windows(self, texts: Sequence[TextRows], spans: Sequence[range], n_rows: int) -> None:
-        windows = list({id(text.features): text.features for text in texts}.values())
+    def _bind_windows(self, texts: Sequence[WantedRows], spans: Sequence[range], n_rows: int) -> None:
+        windows = list({id(text.state.features): text.state.features for text in texts}.values())
         for name, array in self._windows.bind(windows):
             self._bind(name, array)
         rows: list[list[int]] = [[] for _ in self._windows.bound]
         at = {id(window): i for i, window in enumerate(self._windows.bound)}
         for span, text in zip(spans, texts, strict=True):
-            rows[at[id(text.features)]] += span
+            rows[at[id(text.state.features)]] += span
         self._bind_rows("window_rows", "in_window", rows, n_rows)
 
-    def _bind_texts(self, texts: Sequence[TextRows], spans: Sequence[range], n_rows: int) -> None:
+    def _bind_texts(self, texts: Sequence[WantedRows], spans: Sequence[range], n_rows: int) -> None:
         first, end = self._places
         rows: list[list[int]] = [[] for _ in range(first, end)]
         past, lengths = np.zeros(end - first, np.int32), np.zeros(end - first, np.int32)
         ids, positions = np.empty((1, n_rows), np.int64), np.empty((1, n_rows), np.int64)
         for span, text in zip(spans, texts, strict=True):
-            at, n_padded = text.place - first, len(span) + len(span) % 2
+            at, n_padded = text.state.memory.place - first, len(span) + len(span) % 2
             rows[at] = list(span)
-            past[at], lengths[at] = text.length + n_padded - 1, n_padded
+            past[at], lengths[at] = text.state.length + n_padded - 1, n_padded
             ids[0, span] = text.ids
-            positions[0, span] = self._positions[text.length : text.length + len(span)]
+            positions[0, span] = self._positions[text.state.length : text.state.length + len(span)]
         ids[0, spans[-1].stop :], positions[0, spans[-1].stop :] = ids[0, 0], positions[0, 0]  # the padding row
         self._bind("ids", ids)
         self._bind("positions", positions)
@@ -274,34 +227,3 @@ class _Windows:
 def _time_axis(name: str, array: NDArray[Any]) -> int:
     """The axis of positions: int8 keys lie as [n_head, head_dim, n_audio_ctx], all others but the bias by position."""
     return 3 if name == BIAS or (name.startswith("cross_k_") and array.dtype == np.int8) else 2
-
-
-def zeros_by_page(shape: Sequence[int]) -> NDArray[np.float32]:
-    """Zeros whose memory is taken page by page where it is first written.
-
-    NumPy asks for huge pages, with which a few rows of a text take the memory of all that it may have: 33 MB and not 5
-    for a model of small's size.
-    """
-    n_bytes = math.prod(shape) * np.dtype(np.float32).itemsize
-    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
-        return np.zeros(shape, np.float32)
-    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(pages, np.float32).reshape(shape)
-
-
-def pads_windows(inputs: Iterable[TensorSpec]) -> bool:
-    """Whether a many graph with these inputs takes windows of different lengths."""
-    return any(tensor.name == BIAS for tensor in inputs)
-
-
-def common_rows(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many first rows two texts share, by the numbers of their rows: of equal ones all before are equal, too."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high) // 2
-        if a[middle] == b[middle]:
-            low = middle + 1
-        else:
-            high = middle
-    return low

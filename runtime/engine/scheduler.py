@@ -25,7 +25,7 @@ from typing import Any
 
 from specedge.errors import Interrupted
 
-from .many import Features
+from .kv_cache import Features
 
 PATIENCE = 0.5  # of a pass: one pass less saves about a whole one
 _NEVER = float("-inf")

@@ -26,8 +26,8 @@ from specedge.errors import UsageError
 from ..bundle.bundle import Bundle
 from ..bundle.dims import ChunkDims, SpeechDims
 from ..bundle.manifest import PROJECTOR_GRAPH, SPEECH, SPEECH_GRAPHS
-from .engine import Engine, State, WantedRows, encoder_output
-from .many import Features
+from .engine import Engine, State, encoder_output
+from .kv_cache import Features, WantedRows
 from .session import bind_array_input, bind_array_output
 
 

@@ -60,7 +60,7 @@ def same_bits(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
 
 
 def kept(state: State) -> dict[str, NDArray[np.float32]]:
-    return {name: array[:, :, : state.length].copy() for name, array in state.caches.items()}
+    return {name: array[:, :, : state.length].copy() for name, array in state.memory.caches.items()}
 
 
 def prefilled(made: Engine, window: Features, ids: tuple[int, ...]) -> dict[str, NDArray[np.float32]]:
@@ -175,12 +175,12 @@ def test_a_released_buffer_brings_nothing_along() -> None:
     made = Engine(bundle("int8"), threads=1)
     window = made.encode(noise_mel(80, 200))
     dirty = made.start(window)
-    for array in dirty.caches.values():
+    for array in dirty.memory.caches.values():
         array.fill(np.nan)
-    caches = dirty.caches
+    caches = dirty.memory.caches
     made.release(dirty)
     state = made.start(window)
-    assert state.caches is caches, "the buffer was not used again, so this test shows nothing"
+    assert state.memory.caches is caches, "the buffer was not used again, so this test shows nothing"
     clean = made.start(window)
     assert same_bits(made.forward(state, text()[:9]).copy(), made.forward(clean, text()[:9]))
 

@@ -17,7 +17,7 @@ from specedge.errors import UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.engine.engine import Engine, Features, State
-from specedge.runtime.engine.many import zeros_by_page
+from specedge.runtime.engine.kv_cache import zeros_by_page
 from support.drafting import Scripted, tree
 from support.exported import PRECISIONS, bundle, engine, noise_mel
 
@@ -28,7 +28,7 @@ def features(precision: str) -> Features:
 
 
 def rows_of(state: State, start: int, stop: int) -> list[bytes]:
-    return [state.caches[name][:, :, start:stop].tobytes() for name in sorted(state.caches)]
+    return [state.memory.caches[name][:, :, start:stop].tobytes() for name in sorted(state.memory.caches)]
 
 
 def fresh(made: Engine, precision: str, ids: list[int]) -> State:
