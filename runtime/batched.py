@@ -33,7 +33,7 @@ from .decoding.decode import Speculation
 from .decoding.drafter import Drafter, Guard
 from .decoding.passes import Ended, Together, run
 from .longform.segments import Segment, TranscriptionInfo
-from .longform.transcribe import Transcription, transcribe
+from .longform.transcribe import Transcription
 from .model import (
     DRAFTER_ARGUMENTS,
     TranscriptionRun,
@@ -214,7 +214,7 @@ class PieceTranscription(Iterator[Segment]):
         self._on_progress = on_progress
         self._seats = _Seats(_n_seats(batch_size, options, engine.n_texts), drafter)
         # Made now for what it refuses: a language or task that the model does not have.
-        first = transcribe(engine, bundle, open_audio(SILENCE), options, drafter=drafter)
+        first = Transcription(engine, bundle, open_audio(SILENCE), options, drafter=drafter)
         self.language = first.language
         self.language_probabilities: dict[str, float] = {}
         self.speculation: Speculation = first.speculation
@@ -235,7 +235,7 @@ class PieceTranscription(Iterator[Segment]):
         if self.language is not None:
             return
         n_samples = self._options.language_detection_segments * self._bundle.manifest.n_samples
-        heard = transcribe(self._engine, self._bundle, open_audio(self._pieces.beginning(n_samples)), self._options)
+        heard = Transcription(self._engine, self._bundle, open_audio(self._pieces.beginning(n_samples)), self._options)
         heard.find_language()
         self.language, self.language_probabilities = heard.language, heard.language_probabilities
         self.encoder_s += heard.encoder_s
@@ -280,7 +280,7 @@ class PieceTranscription(Iterator[Segment]):
             for chunk in itertools.islice(self._pieces.chunks, self._seats.n_wanted):
                 seat, drafter = self._seats.take()
                 stream = open_audio(chunk.samples)
-                said = transcribe(self._engine, self._bundle, stream, self._options, drafter=drafter, n_paths=1)
+                said = Transcription(self._engine, self._bundle, stream, self._options, drafter=drafter, n_paths=1)
                 new.append(_Text(chunk, said, seat))
         except AudioError as error:
             return new, error

@@ -36,7 +36,7 @@ from .drafters.kept import KeptDrafters, Loan
 from .drafters.registry import make_drafter, threads_here
 from .engine.heap import map_large_blocks
 from .longform.segments import Segment, TranscriptionInfo
-from .longform.transcribe import Transcription, transcribe, vote
+from .longform.transcribe import Transcription, vote
 from .longform.windows import MIN_FRAMES
 from .options import (
     APPEND_PUNCTUATIONS,
@@ -437,7 +437,7 @@ class WhisperModel:
             from .longform.vad_filter import SpeechAudio
 
             speech = SpeechAudio(source, vad)
-        transcription = transcribe(
+        transcription = Transcription(
             self.engine,
             self.bundle,
             source if speech is None else cast(AudioStream, speech),

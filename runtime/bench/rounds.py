@@ -19,7 +19,7 @@ from ..bundle.bundle import Bundle
 from ..decoding.drafter import Drafter
 from ..decoding.statistics import Speculation
 from ..longform.segments import Segment
-from ..longform.transcribe import transcribe
+from ..longform.transcribe import Transcription
 from ..options import TranscribeOptions
 from .recommendation import Spread
 
@@ -131,10 +131,10 @@ def measure_rounds(
 
 
 def hear(engine: Engine, bundle: Bundle, source: AudioSource, options: TranscribeOptions, drafter: Drafter) -> Heard:
-    """Transcribe a recording. Raises as `transcribe`."""
+    """Transcribe a recording. Raises as `Transcription`."""
     started = time.perf_counter()
     with open_audio(source) as stream:
-        done = transcribe(engine, bundle, stream, options, drafter=drafter)
+        done = Transcription(engine, bundle, stream, options, drafter=drafter)
         segments = list(done)
     return Heard(
         segments=segments,

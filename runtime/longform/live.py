@@ -35,7 +35,7 @@ from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
 from ..decoding.drafter import Drafter
 from ..options import FRAME_SAMPLES, TranscribeOptions, VadOptions
 from .segments import Segment
-from .transcribe import transcribe
+from .transcribe import Transcription
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
@@ -106,7 +106,7 @@ class LiveTranscriber:
     owns_drafter
         close the drafter behind the last pass.
 
-    Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `transcribe` raises.
+    Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `Transcription` raises.
     After an Interrupted the audio taken in so far is still there, without the rest of that block: `finish` or `feed`
     may follow.
     """
@@ -148,7 +148,7 @@ class LiveTranscriber:
         self._heard: str | None = None  # the last pass's language
         self._is_finished = False
         # So that a language or task that the model lacks is refused here.
-        transcribe(engine, bundle, open_audio(np.zeros(1, np.float32)), self._options)
+        Transcription(engine, bundle, open_audio(np.zeros(1, np.float32)), self._options)
 
     @property
     def drafter(self) -> Drafter | None:
@@ -280,7 +280,7 @@ class LiveTranscriber:
         if is_look:
             most = _TOKENS + _TOKENS_PER_S * n_samples // SAMPLE_RATE_HZ
             options = replace(options, max_new_tokens=min(most, options.max_new_tokens or most))
-        passage = transcribe(
+        passage = Transcription(
             self._engine,
             self._bundle,
             open_audio(self._samples[:n_samples].copy()),

@@ -42,7 +42,7 @@ from ..decoding.accept import rule_named
 from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decoding, detect_language
 from ..decoding.drafter import ALONE, Drafter, Guard
 from ..decoding.languages import UNKNOWN_LANGUAGE, say_language
-from ..decoding.passes import Decoding, Ran, run
+from ..decoding.passes import Decoding, run
 from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
 from ..decoding.rules import RuleSet
 from ..options import CPU, TranscribeOptions
@@ -71,7 +71,7 @@ from .windows import (
 from .words import Outcome, Window, follow_words
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine, Features, Rows
+    from ..engine.engine import Engine, Features
 
 _log = logging.getLogger(__name__)
 _SURE_OF_LANGUAGE, _HEARD_FRAMES = 0.8, 1000  # before a change of language is said; shorter audio tells it wrongly
@@ -295,6 +295,14 @@ class Transcription(Iterator[Segment]):
     those of the window looked at last; duration_s: the whole audio where its length is known after the first window,
     else the audio read so far; speculation: statistics so far, with attempts that were thrown away; encoder_s: seconds
     in the encoder; audio_context: how much of the windows was encoded.
+
+    on_progress: gets the seconds done; earlier: as in `WindowContext`; n_paths: of a draft tree in a pass, None for as
+    many as can be; 1 for one whose passes are shared. goes_on: whether the engine has met how this audio begins in its
+    last transcription, so that it recalls what it can. once: whether each window is decoded a single time, at the first
+    temperature, whatever becomes of it.
+
+    Raises UsageError at once for a language or task the model does not have; while iterating AudioError, ModelError,
+    ResourceError or Interrupted.
     """
 
     def __init__(
@@ -303,12 +311,12 @@ class Transcription(Iterator[Segment]):
         bundle: Bundle,
         stream: AudioStream,
         options: TranscribeOptions,
+        *,
         drafter: Drafter | None = None,
         on_progress: Callable[[float], None] | None = None,
         time_words: Callable[..., list[Piece]] = words.time_words,
         earlier: tuple[int, ...] = (),
         n_paths: int | None = None,
-        *,
         goes_on: bool = False,
         once: bool = False,
     ) -> None:
@@ -350,7 +358,7 @@ class Transcription(Iterator[Segment]):
         self._peeked: _ReadWindow | None = None
         self._given: Any = None
         self._is_begun = False  # whether a window was decoded
-        self._steps = self._run()
+        self._seek: int | None = None  # where the next window begins, None at the end of the audio
         self._segments = self._by_itself()
         self._is_stopped, self._encodes_in = False, 0
         self._encoding = threading.Lock()
@@ -387,19 +395,10 @@ class Transcription(Iterator[Segment]):
 
     def steps(self) -> Decoding[list[Segment]]:
         """All segments, for a caller who runs the passes that it wants. Instead of iterating."""
-        with contextlib.closing(self._steps):
-            segments: list[Segment] = []
-            ran: Ran | None = None
-            while True:
-                try:
-                    step = self._steps.send(ran)
-                except StopIteration:
-                    return segments
-                ran = None
-                if isinstance(step, Segment):
-                    segments.append(step)
-                else:
-                    ran = yield step
+        segments: list[Segment] = []
+        for window in self._windows():
+            segments += yield from window
+        return segments
 
     def stop(self) -> None:
         """Have the thread that iterates get Interrupted: before its next pass, or within the encoder's.
@@ -414,36 +413,36 @@ class Transcription(Iterator[Segment]):
     def close(self) -> None:
         """Stop early; the audio stream stays the caller's."""
         self._segments.close()
-        self._steps.close()
 
     def _by_itself(self) -> Generator[Segment, None, None]:
         """The segments of a transcription that has its passes to itself."""
-        ran: Ran | None = None
-        with contextlib.closing(self._steps):
-            while True:
-                try:
-                    step = self._steps.send(ran)
-                except StopIteration:
-                    return
-                self._refuse_if_stopped()
-                ran = None
-                if isinstance(step, Segment):
-                    yield step
-                else:
-                    ran = run(self._engine, step)
+        for window in self._windows():
+            yield from self._run(window)
+
+    def _run(self, window: Decoding[list[Segment]]) -> list[Segment]:
+        """As `passes.alone`, refused before its next pass when stopped."""
+        with contextlib.closing(window):
+            try:
+                wanted = next(window)
+                while True:
+                    self._refuse_if_stopped()
+                    wanted = window.send(run(self._engine, wanted))
+            except StopIteration as end:
+                segments: list[Segment] = end.value
+                return segments
 
     def _refuse_if_stopped(self) -> None:
         if self._is_stopped:
             raise Interrupted("stopped")
 
-    def _run(self) -> Generator[Segment | Sequence[Rows], Ran | None, None]:
+    def _windows(self) -> Iterator[Decoding[list[Segment]]]:
+        """Each window that holds sound, encoded: a decoding to its segments, to be run before the next is asked for."""
         mels = self._mels
         self.find_language()
         for start, end in self._spans:
-            seek: int | None = start
-            self._span_start = start
-            while seek is not None and (end is None or seek < end):
-                window, self._peeked = self._peeked or self._read(seek, end), None
+            self._seek = self._span_start = start
+            while self._seek is not None and (end is None or self._seek < end):
+                window, self._peeked = self._peeked or self._read(self._seek, end), None
                 seek, mel, n_content_frames = window.seek, window.mel, window.n_content_frames
                 if n_content_frames <= 0:
                     break
@@ -472,9 +471,8 @@ class Transcription(Iterator[Segment]):
                     whole=mel if ends_in_silence else None,
                 )
                 is_first, self._is_begun = not self._is_begun, True
-                segments, seek = yield from self._window(encoded, is_first=is_first)
-                yield from segments
-                self._report_progress(seek)
+                yield self._window(encoded, is_first=is_first)
+                self._report_progress(self._seek)
 
     def _report_progress(self, seek: int | None) -> None:
         if self._on_progress is not None:
@@ -499,13 +497,14 @@ class Transcription(Iterator[Segment]):
             mel, n_content_frames = cut_at_pause(mel, n_content_frames)
         return _ReadWindow(seek=seek, mel=mel, n_content_frames=n_content_frames)
 
-    def _window(self, encoded: _EncodedWindow, *, is_first: bool) -> Decoding[tuple[list[Segment], int | None]]:
-        """Decode one window. Returns its segments and the frame of the next one, None at the end of the audio."""
+    def _window(self, encoded: _EncodedWindow, *, is_first: bool) -> Decoding[list[Segment]]:
+        """Decode one window. Returns its segments; `_seek` is where the next one begins then."""
         attempt, encoded = yield from self._decode(encoded, is_first=is_first)
         result = attempt.result
         if is_silence(result, self._options) or is_no_sentence(attempt, self._options):
             self._end(())
-            return [], encoded.seek + encoded.n_content_frames
+            self._seek = encoded.seek + encoded.n_content_frames
+            return []
         cut = cut_window(
             result.tokens,
             encoded.n_content_frames,
@@ -517,18 +516,18 @@ class Transcription(Iterator[Segment]):
         if is_short or (self._options.without_timestamps and result.finished and self._is_last(encoded)):
             cut = replace(cut, n_advance=encoded.n_content_frames, ends_with_single=True)
         outcome = self._follow(encoded, cut)
-        self._last_speech_s = outcome.last_speech_s
+        self._last_speech_s, self._seek = outcome.last_speech_s, outcome.seek
         n_begun = len(self._prompts.begun) if is_first else 0
         self._end(() if outcome.is_skipped or not attempt.is_last else result.tokens[n_begun:])
         if outcome.is_skipped:
-            return [], outcome.seek
+            return []
         text, pieces = self._tokenizer.decode, outcome.pieces
         kept = [piece for piece in pieces if piece.start_s != piece.end_s and text(piece.tokens).strip()]
         self._earlier = self._earlier[sum(len(piece.tokens) for piece in kept) :]
         self._prompts.add([piece.tokens for piece in kept], attempt.last_temperature)
         kept = settle(kept, self._given_until_s, frames_to_s(encoded.seek + encoded.n_content_frames))
         self._given_until_s = kept[-1].end_s if kept else self._given_until_s
-        return [self._segment(piece, encoded.seek, attempt) for piece in kept], outcome.seek
+        return [self._segment(piece, encoded.seek, attempt) for piece in kept]
 
     def _is_last(self, encoded: _EncodedWindow) -> bool:
         """Return whether no audio follows the window. Then all was said that is in it, and what follows its last word
@@ -763,40 +762,3 @@ def _prompts(options: TranscribeOptions, bundle: Bundle) -> Prompts | SpeechProm
         n_context = (n_text_ctx - dims.n_audio_rows) // 2 - n_words
         return SpeechPrompts(options, bundle.tokenizer, special, n_text_ctx=n_text_ctx, n_context=n_context)
     return Prompts(options, bundle.tokenizer, bundle.manifest.whisper_tokens, n_text_ctx=n_text_ctx)
-
-
-def transcribe(
-    engine: Engine,
-    bundle: Bundle,
-    stream: AudioStream,
-    options: TranscribeOptions | None = None,
-    *,
-    drafter: Drafter | None = None,
-    on_progress: Callable[[float], None] | None = None,
-    earlier: tuple[int, ...] = (),
-    n_paths: int | None = None,
-    goes_on: bool = False,
-    once: bool = False,
-) -> Transcription:
-    """Transcribe `stream` lazily. `on_progress` gets the seconds done; `earlier`: as in `WindowContext`.
-
-    n_paths: of a draft tree in a pass, None for as many as can be; 1 for one whose passes are shared. goes_on: whether
-    the engine has met how this audio begins in its last transcription, so that it recalls what it can. once: whether
-    each window is decoded a single time, at the first temperature, whatever becomes of it.
-
-    Raises UsageError at once for a language or task the model does not have; while iterating AudioError, ModelError,
-    ResourceError or Interrupted.
-    """
-    chosen = options or TranscribeOptions()
-    return Transcription(
-        engine,
-        bundle,
-        stream,
-        chosen,
-        drafter,
-        on_progress,
-        earlier=earlier,
-        n_paths=n_paths,
-        goes_on=goes_on,
-        once=once,
-    )

@@ -46,7 +46,7 @@ from specedge.runtime.audio.vad import VadOptions
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.heap import map_large_blocks  # noqa: E402
-from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.longform.vad_filter import SpeechAudio
 from specedge.runtime.options import TranscribeOptions
 from support.paths import DEMO, samples  # noqa: E402
@@ -100,7 +100,7 @@ def warm_up(engine: Engine, bundle: Bundle, name: str) -> None:
     prompt = (bundle.tokenizer.encode(" generator") * longest)[:longest]
     options = TranscribeOptions(initial_prompt=prompt, log_prob_threshold=0.0, no_speech_threshold=None)
     with open_audio(name) as audio:
-        next(transcribe(engine, bundle, audio, options), None)
+        next(Transcription(engine, bundle, audio, options), None)
 
 
 def child(step: str, model: str, files: list[str]) -> None:
@@ -127,7 +127,7 @@ def child(step: str, model: str, files: list[str]) -> None:
             heard = SpeechAudio(audio, VadOptions()) if step == "sparse" else audio
             on_progress = None if step == "files" else note
             n_segments += sum(
-                1 for _ in transcribe(engine, bundle, heard, TranscribeOptions(), on_progress=on_progress)
+                1 for _ in Transcription(engine, bundle, heard, TranscribeOptions(), on_progress=on_progress)
             )
         if step == "files":
             note()

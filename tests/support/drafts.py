@@ -11,7 +11,7 @@ from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 from specedge.runtime.drafters.draft.load import open_draft
-from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.options import DrafterOptions, TranscribeOptions
 from support import exported
 from support.lossless import Run, difference, run
@@ -53,7 +53,7 @@ def segments(target: str, case: str, drafter: Any) -> list[Any]:
     """The segments alone, for threads: what compares windows looks at one run at a time."""
     bundle, engine = exported.bundle("int8", target), exported.engine("int8", target, threads=1)
     with open_audio(sound_for(bundle)) as stream:
-        return list(transcribe(engine, bundle, stream, CASES[case], drafter=drafter))
+        return list(Transcription(engine, bundle, stream, CASES[case], drafter=drafter))
 
 
 def sound_for(bundle: Bundle) -> Any:

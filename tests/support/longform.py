@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.options import TranscribeOptions
 
 Samples = NDArray[np.float32]
@@ -98,7 +98,7 @@ def ours(engine: Any, bundle: Bundle, case: Case) -> list[Line]:
     """This runtime's segments of a case. Where all temperatures fail the last text counts, as in openai-whisper."""
     badness = "specedge.runtime.longform.transcribe._badness"
     with mock.patch(badness, lambda attempt, _: -attempt.last_temperature), open_audio(case.audio()) as stream:
-        result = transcribe(engine, bundle, stream, TranscribeOptions(**case.options, audio_context="full"))
+        result = Transcription(engine, bundle, stream, TranscribeOptions(**case.options, audio_context="full"))
         return [Line.of(segment) for segment in result]
 
 

@@ -26,7 +26,7 @@ from specedge.runtime.decoding.passes import Decoding
 from specedge.runtime.decoding.statistics import Speculation
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.segments import Segment
-from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.options import TranscribeOptions
 from support.drafting import Scripted, guess, plain_fields
 
@@ -101,7 +101,7 @@ def run(
 ) -> Run:
     """Transcribe `sound` f32[n_samples] to its end."""
     with recorded() as windows, open_audio(sound) as stream:
-        made = transcribe(engine, bundle, stream, options, drafter=drafter)
+        made = Transcription(engine, bundle, stream, options, drafter=drafter)
         segments = list(made)
     return Run(segments=segments, windows=windows, speculation=made.speculation, drafter_error=made.drafter_error)
 

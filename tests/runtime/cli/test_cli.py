@@ -88,14 +88,14 @@ def test_one_bad_file_does_not_stop_the_others(
 def test_a_fault_of_ours_in_one_file_does_not_stop_the_others(
     here: Path, model: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transcribe = models.transcribe
+    transcribe = models.Transcription
 
     def sometimes(engine: Any, bundle: Any, stream: Any, *args: Any, **kwargs: Any) -> Any:
         if "a.wav" in stream.name:
             raise ZeroDivisionError("oops")
         return transcribe(engine, bundle, stream, *args, **kwargs)
 
-    monkeypatch.setattr(models, "transcribe", sometimes)
+    monkeypatch.setattr(models, "Transcription", sometimes)
     assert main.main(["transcribe", wav("a.wav"), wav("b.wav"), "-m", "x"]) == 1
     captured = capsys.readouterr()
     assert captured.out == SENTENCE * 2 and "internal fault, ZeroDivisionError: oops" in captured.err

@@ -85,7 +85,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Call it with what the model is to say."""
 
     def script(*segments: Segment, **changes: Any) -> None:
-        monkeypatch.setattr(models, "transcribe", lambda *args, **kwargs: Said(list(segments), **changes))
+        monkeypatch.setattr(models, "Transcription", lambda *args, **kwargs: Said(list(segments), **changes))
 
     return script
 

@@ -13,7 +13,7 @@ from specedge.errors import UsageError
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.engine.draft_model import DraftModel
 from specedge.runtime.longform.live import LiveTranscriber
-from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.longform.windows import AudioContext
 from specedge.runtime.options import TranscribeOptions
 from support import exported
@@ -135,7 +135,7 @@ def test_the_window_that_tells_the_language_is_cut_too_and_heard_once(
 ) -> None:
     engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
     made = TranscribeOptions(audio_context=asked, **more)
-    result = transcribe(engine, bundle(SPECIAL, n_frames=1000, short_windows=True), open_audio(NOISE), made)
+    result = Transcription(engine, bundle(SPECIAL, n_frames=1000, short_windows=True), open_audio(NOISE), made)
     segments = list(result)
     assert segments and result.language is not None
     assert len(engine.mels) == len(segments) + n_more
@@ -213,7 +213,7 @@ def test_a_text_that_fails_is_decoded_again_over_the_whole_window(failed: Script
     """Before any temperature rises, and also where the options have no tests."""
     engine = SilentEngine(SPECIAL, failed, Script(tokens=PUMP))
     made = TranscribeOptions(language="en", audio_context="auto", **tests)
-    result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
+    result = Transcription(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
     segments = list(result)
     assert engine.silent[:2] == [True, False] and [mel.shape[1] for mel in engine.mels[:2]] == [402, 1000]
     assert [segment.text for segment in segments][:1] == [" the pump"] and segments[0].temperature == 0.0
@@ -225,14 +225,14 @@ def test_less_than_half_a_second_behind_a_text_before_silence_is_not_heard_again
     end = SPECIAL.timestamp_begin + round(end_s / 0.02)
     engine = SilentEngine(SPECIAL, Script(tokens=[*PUMP[:3], end, end]), Script(tokens=PUMP))
     made = TranscribeOptions(language="en", audio_context="auto")
-    assert list(transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made))
+    assert list(Transcription(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made))
     assert len(engine.mels) == n_windows
 
 
 def test_a_text_that_passes_is_decoded_once() -> None:
     engine = SilentEngine(SPECIAL, Script(tokens=PUMP))
     made = TranscribeOptions(language="en", audio_context="auto")
-    result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
+    result = Transcription(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
     assert list(result) and all(engine.silent) and result.audio_context.n_again == 0
 
 

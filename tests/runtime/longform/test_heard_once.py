@@ -20,7 +20,7 @@ from specedge.runtime.engine.speech import SpeechEngine
 from specedge.runtime.longform import live
 from specedge.runtime.longform.live import LiveTranscriber
 from specedge.runtime.longform.segments import Segment
-from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from support.qwen_checkpoints import qwen_bundle
@@ -78,17 +78,17 @@ def test_what_live_audio_says_is_what_each_buffer_says_alone(
 
     def noted(engine: Any, bundle: Any, audio: Any, *args: Any, **more: Any) -> Passage:
         buffers.append(audio.read(1 << 20))
-        passage = transcribe(engine, bundle, open_audio(buffers[-1]), *args, **more)
+        passage = Transcription(engine, bundle, open_audio(buffers[-1]), *args, **more)
         said.append(Passage(passage))
         said[-1].language = passage.language
         return said[-1]
 
     listener = LiveTranscriber(engine, qwen_bundle(), OPTIONS, step_s=STEP_S)
-    monkeypatch.setattr(live, "transcribe", noted)
+    monkeypatch.setattr(live, "Transcription", noted)
     assert list(listener.updates([talk(24.0)]))
     n_rows, n_frames = engine.n_rows, engine.n_frames
     engine.n_rows = engine.n_frames = 0
-    alone = [list(transcribe(engine, qwen_bundle(), open_audio(samples), OPTIONS)) for samples in buffers]
+    alone = [list(Transcription(engine, qwen_bundle(), open_audio(samples), OPTIONS)) for samples in buffers]
     assert said == alone and len(said) >= 8
     assert n_frames < 0.7 * engine.n_frames and n_rows < 0.7 * engine.n_rows
 
@@ -112,7 +112,7 @@ def test_memory_does_not_grow_with_the_audio(engine: CountingEngine, tmp_path: P
         gc.collect()
         tracemalloc.start()
         with open_audio(tmp_path / "a.wav") as audio:
-            for _ in transcribe(engine, qwen_bundle(), audio, OPTIONS):
+            for _ in Transcription(engine, qwen_bundle(), audio, OPTIONS):
                 pass
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.audio.mel import log_mel
-from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.longform.windows import cut_at_pause, find_pauses
 from specedge.runtime.options import TranscribeOptions
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
@@ -70,7 +70,7 @@ def test_which_checkpoints_and_options_end_windows_with_pauses(
     limit = round(own_limit_s / SPECIAL.time_precision_s)
     made = bundle(SPECIAL, n_frames=500, max_initial_timestamp_index=limit, short_windows=short_windows)
     engine = ScriptedEngine(SPECIAL, [FIRST, SECOND])
-    segments = list(transcribe(engine, made, open_audio(SAMPLES), TranscribeOptions(language="en", **asked)))
+    segments = list(Transcription(engine, made, open_audio(SAMPLES), TranscribeOptions(language="en", **asked)))
     assert len(engine.mels) == len(segments) == 2
     sounding = np.flatnonzero(engine.mels[0].any(axis=0))[-1]
     assert (300 < sounding < 330) == is_cut, "what lies behind the pause is not heard"
@@ -87,7 +87,7 @@ def test_the_window_that_the_language_was_heard_in_is_not_decoded_whole(n_window
     asked = TranscribeOptions(
         language_detection_segments=n_windows, language_detection_threshold=None, audio_context="full"
     )
-    next(transcribe(engine, made, open_audio(SAMPLES), asked))
+    next(Transcription(engine, made, open_audio(SAMPLES), asked))
     assert 300 < np.flatnonzero(engine.mels[-1].any(axis=0))[-1] < 330
     assert len(engine.mels) == (1 if n_windows == 1 else 3)
 

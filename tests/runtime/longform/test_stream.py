@@ -21,7 +21,7 @@ from specedge.runtime.decoding.decode import DecodeOptions
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform import transcribe as transcribe_module
 from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate, split_units
-from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.options import TranscribeOptions
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
 from support.noise import SAMPLES, noise, speech
@@ -250,7 +250,7 @@ def test_the_confirmed_text_is_the_files_text(
     demo: tuple[Engine, Bundle], path: Path, pad_s: float, step_s: float
 ) -> None:
     samples = np.concatenate([silence(pad_s), speech(path), silence(pad_s)])
-    expected = "".join(segment.text for segment in transcribe(*demo, open_audio(samples), ENGLISH))
+    expected = "".join(segment.text for segment in Transcription(*demo, open_audio(samples), ENGLISH))
     updates = list(LiveTranscriber(*demo, ENGLISH, step_s=step_s).updates(np.array_split(samples, 50)))
     assert "".join(update.confirmed for update in updates) == expected and expected
     assert updates[-1].tentative == ""

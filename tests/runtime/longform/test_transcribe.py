@@ -17,7 +17,7 @@ from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.decoding.drafter import Drafter, DraftTree
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.longform.segments import Segment
-from specedge.runtime.longform.transcribe import Transcription, transcribe
+from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.longform.windows import cut_window
 from specedge.runtime.options import TranscribeOptions
 from support.fake_cli import fake_model
@@ -47,7 +47,7 @@ def run(
     engine = ScriptedEngine(SPECIAL, scripts, n_prompt=n_prompt, language=language)
     audio = open_audio(np.full(round(duration_s * 16_000), 0.01, np.float32))
     options = TranscribeOptions(language=options_language, **given_options)
-    result = transcribe(engine, bundle(SPECIAL), audio, options)
+    result = Transcription(engine, bundle(SPECIAL), audio, options)
     return list(result), result, engine
 
 
@@ -128,7 +128,7 @@ def test_the_language_is_detected_in_the_first_window() -> None:
 def test_what_the_model_cannot_do_is_refused_at_once(special: Any, language: str | None, task: str) -> None:
     engine = ScriptedEngine(special, [Script(tokens=[])])
     with pytest.raises(UsageError):
-        transcribe(
+        Transcription(
             engine,
             bundle(special),
             open_audio(np.full(16_000, 0.01, np.float32)),
@@ -141,7 +141,7 @@ def test_segments_come_lazily_and_progress_is_told() -> None:
     engine = ScriptedEngine(SPECIAL, [script])
     done: list[float] = []
     audio = open_audio(np.full(35 * 16_000, 0.01, np.float32))
-    result = transcribe(engine, bundle(SPECIAL), audio, TranscribeOptions(language="en"), on_progress=done.append)
+    result = Transcription(engine, bundle(SPECIAL), audio, TranscribeOptions(language="en"), on_progress=done.append)
     assert engine.mels == []
     next(result)
     assert len(engine.mels) == 1 and done == []
@@ -157,7 +157,7 @@ def test_segments_come_lazily_and_progress_is_told() -> None:
 def test_nothing_to_hear_has_no_segments_and_no_language(duration_s: float) -> None:
     engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
     audio = open_audio(np.zeros(int(duration_s * 16_000), np.float32))
-    result = transcribe(engine, bundle(SPECIAL), audio, TranscribeOptions(window_end="pause"))
+    result = Transcription(engine, bundle(SPECIAL), audio, TranscribeOptions(window_end="pause"))
     result.find_language()
     assert list(result) == [] and engine.mels == [] and result.language is None
     assert result.duration_s == int(duration_s)
@@ -194,7 +194,7 @@ def test_a_checkpoint_that_allows_late_starts_itself_has_its_own_limit(
     assert limit == (None if latest_s is None else round(latest_s / SPECIAL.time_precision_s))
     script = Script(tokens=[at(0.5), *PUMP, at(3)])
     noise = np.random.default_rng(0).standard_normal(4 * 16000).astype(np.float32)
-    first = next(transcribe(ScriptedEngine(SPECIAL, [script]), made, open_audio(noise), asked))
+    first = next(Transcription(ScriptedEngine(SPECIAL, [script]), made, open_audio(noise), asked))
     assert (first.start, first.end) == (start_s, 3.0)
 
 
@@ -225,7 +225,7 @@ def test_a_failed_attempt_is_decoded_again_and_not_learned_from() -> None:
     engine, learner = ScriptedEngine(SPECIAL, [bad]), _Learner()
     audio = open_audio(np.full(32_000, 0.01, np.float32))
     options = TranscribeOptions(language="en", best_of=1)
-    segments = list(Transcription(engine, bundle(SPECIAL), audio, options, learner))
+    segments = list(Transcription(engine, bundle(SPECIAL), audio, options, drafter=learner))
     assert [(s.text, s.temperature) for s in segments] == [(" zero one", 0.2)]
     assert learner.ended == [(), tuple(good.tokens)]
     assert len(engine.mels) == 1, "the window is encoded once"
@@ -288,7 +288,7 @@ def test_memory_does_not_grow_with_the_audio() -> None:
         tracemalloc.start()
         options = TranscribeOptions(language="en", temperature=(0.0,), no_speech_threshold=None)
         n_before = engine.n_passes
-        for _ in transcribe(engine, bundle(SPECIAL, n_text_ctx=48), audio, options):
+        for _ in Transcription(engine, bundle(SPECIAL, n_text_ctx=48), audio, options):
             pass
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
@@ -299,7 +299,7 @@ def test_memory_does_not_grow_with_the_audio() -> None:
 def test_a_stopped_transcription_ends_before_its_next_pass() -> None:
     engine, made = fake_model()
     audio = open_audio(np.full(4 * 16_000, 0.01, np.float32))
-    said = transcribe(engine, made, audio, TranscribeOptions(language="en"))
+    said = Transcription(engine, made, audio, TranscribeOptions(language="en"))
     assert next(said).text
     n_calls = engine.n_calls
     said.stop()
@@ -310,7 +310,7 @@ def test_a_stopped_transcription_ends_before_its_next_pass() -> None:
 
 def test_a_stop_reaches_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, made = fake_model()
-    said = transcribe(engine, made, open_audio(np.full(16_000, 0.01, np.float32)), TranscribeOptions(language="en"))
+    said = Transcription(engine, made, open_audio(np.full(16_000, 0.01, np.float32)), TranscribeOptions(language="en"))
     stopped: list[int] = []
     monkeypatch.setattr(engine, "canceller", SimpleNamespace(stop_running=stopped.append), raising=False)
     encode = engine.encode
@@ -329,7 +329,7 @@ def test_a_window_without_energy_is_silence_whatever_the_model_says(level_db: fl
     engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
     audio = open_audio(np.concatenate([quiet, quiet, speech, quiet]).astype(np.float32))
     done: list[float] = []
-    result = transcribe(engine, bundle(SPECIAL), audio, TranscribeOptions(language="en"), on_progress=done.append)
+    result = Transcription(engine, bundle(SPECIAL), audio, TranscribeOptions(language="en"), on_progress=done.append)
     segments = list(result)
     assert segments and all(60.0 <= segment.start < 61.0 for segment in segments), segments
     assert len(engine.mels) == 1 and done == sorted(done) and done[-1] == result.duration_s == 91.0
@@ -342,7 +342,7 @@ def test_windows_begin_where_sound_follows_digital_silence() -> None:
     for start_s in (20, 163):
         audio[start_s * 16_000 : (start_s + 5) * 16_000] = rng.normal(0, 0.1, 5 * 16_000)
     engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
-    result = transcribe(engine, bundle(SPECIAL), open_audio(audio), TranscribeOptions(language="en"))
+    result = Transcription(engine, bundle(SPECIAL), open_audio(audio), TranscribeOptions(language="en"))
     seeks = [segment.seek for segment in result]
     assert len(engine.mels) == 2 and set(seeks) == {1950, 16250}
     # Half a second of silence stays at both ends.

@@ -15,7 +15,7 @@ from specedge.runtime.decoding.drafter import DraftContext, DraftTree
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters import registry
 from specedge.runtime.longform.segments import DraftedSegment
-from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.output.formats import SubtitleOptions
 from specedge.runtime.output.report import coloured_text
@@ -69,7 +69,7 @@ def test_segments_have_the_sources_of_their_own_tokens(tmp_path: Path) -> None:
     engine, bundle = fake_model()
     drafter = TwoSources(says)
     with open_audio(wav(tmp_path / "a.wav")) as stream:
-        found = list(transcribe(engine, bundle, stream, TranscribeOptions(draft_sources=True), drafter=drafter))
+        found = list(Transcription(engine, bundle, stream, TranscribeOptions(draft_sources=True), drafter=drafter))
     assert len(found) == 2
     for segment in found:
         assert isinstance(segment, DraftedSegment)
