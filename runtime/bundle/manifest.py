@@ -25,24 +25,20 @@ from ..text.special import SpecialTokens, TokenLayout
 from ..text.speech_tokens import SpeechTokens
 from .dims import ChunkDims, SpeechDims
 from .dims import Dims as Dims
-from .typed_json import REMEDY, check_keys, check_values, members, parse_object, read, read_object, refusal, shown
+from .typed_json import REMEDY, check_keys, check_values, members, parse_object, read_object, refusal, shown
 
 MAX_NAME = 240
 MAX_PARTS = 8
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.+-]*[A-Za-z0-9_+-])?")
+_A_FILE_NAME = f"a name inside the bundle: at most {MAX_NAME} ASCII letters, digits and _.+- in {MAX_PARTS} parts"
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
 
 
-def name_problem(name: str) -> str | None:
-    """Why `name` cannot be the name of a file in a bundle, or None: it must mean one file inside it on every system."""
+def is_file_name(name: str) -> bool:
+    """Whether `name` can be the name of a file in a bundle: it means one file inside it on every system."""
     parts = name.split("/")
-    if len(name) > MAX_NAME or len(parts) > MAX_PARTS:
-        return f"is longer than {MAX_NAME} characters or {MAX_PARTS} parts"
-    if ".." in parts or name.startswith("/"):
-        return "leads outside the bundle"
-    if not all(map(_PART.fullmatch, parts)):
-        return "is not made of ASCII letters, digits and _ . + - with no dot at a part's beginning or end"
-    return "is a device under Windows" if any(map(_DEVICE.fullmatch, parts)) else None
+    is_short = len(name) <= MAX_NAME and len(parts) <= MAX_PARTS
+    return is_short and all(map(_PART.fullmatch, parts)) and not any(map(_DEVICE.fullmatch, parts))
 
 
 FORMAT = "specedge-bundle"
@@ -60,12 +56,12 @@ WHISPER, SPEECH = "whisper", "speech"  # kinds of models
 ALIGN_GRAPH = "align"  # for word times
 MANY_GRAPH = "many"  # several texts or paths in a pass; without it only the best path of a draft is verified
 CTC_GRAPH = "ctc"  # the trained head of the drafter ctc
-SHORT_ENCODER_GRAPH = "encoder_short"  # for windows that end in silence; bundles written before lack it
-LOG_COUNTS = "log_counts"  # its output; in bundles of before, which took 0.0 for silence, it has another name
+SHORT_ENCODER_GRAPH = "encoder_short"  # for windows that end in silence
+LOG_COUNTS = "log_counts"  # its output
 PLAIN_ENCODER_GRAPH = "encoder_plain"  # for execution providers other than the CPU's (export/plain_encoder.py)
 # Of the decoder, for drafts (export/derived_graphs.py): one that learns, one of common tokens, and rows of vocabularies
 LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH = "learn", "shortlist", "vectors"
-DERIVED_GRAPHS = (MANY_GRAPH, ALIGN_GRAPH)  # of the decoder, by every export; bundles written before these lack them
+DERIVED_GRAPHS = (MANY_GRAPH, ALIGN_GRAPH)  # of the decoder
 _NAMED_GRAPHS = (CTC_GRAPH, SHORT_ENCODER_GRAPH, PLAIN_ENCODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH)
 OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, *_NAMED_GRAPHS, *HEAD_GRAPHS)
 PRECISIONS = ("fp32", "int8", "int4")
@@ -90,17 +86,6 @@ class TensorSpec:
     dtype: str
     shape: tuple[int | str, ...]
 
-    @classmethod
-    def read_json(cls, value: Any, where: str, key: str) -> Self:
-        """See `typed_json.read`; a signature has hundreds, so sound ones take few calls."""
-        if type(value) is dict and value.keys() == {"name", "dtype", "shape"}:
-            name, dtype, shape = value["name"], value["dtype"], value["shape"]
-            if type(name) is str and name.isprintable() and name and isinstance(dtype, str) and type(shape) is list:
-                made = cls(name=name, dtype=dtype, shape=tuple(shape))
-                if set(map(type, shape)) <= {int, str} and made.problem() is None:
-                    return made
-        return read_object(cls, value, where, key)
-
     def problem(self) -> tuple[str, str] | None:
         """A field that cannot be, and what was expected; None if all can."""
         if self.dtype not in DTYPES:
@@ -117,11 +102,6 @@ class GraphSpec:
     file: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; `dataclasses.asdict` would take a hundred times as many calls."""
-        sides = {"inputs": self.inputs, "outputs": self.outputs}
-        return {"file": self.file} | {side: [vars(spec) for spec in specs] for side, specs in sides.items()}
 
     def problem(self) -> tuple[str, str] | None:
         for side, specs in (("inputs", self.inputs), ("outputs", self.outputs)):
@@ -148,14 +128,6 @@ class FileEntry:
 
     def problem(self) -> tuple[str, str] | None:
         return None if _SHA256.fullmatch(self.sha256) else ("sha256", _A_SHA256)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Mel:
-    n_mels: int
-    sample_rate_hz: int = SAMPLE_RATE_HZ
-    n_fft: int = N_FFT
-    hop_samples: int = HOP_SAMPLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +178,12 @@ class Manifest:
         return self.dims.n_frames
 
     @property
+    def _mel(self) -> dict[str, int]:
+        """The mel recipe."""
+        recipe = {"sample_rate_hz": SAMPLE_RATE_HZ, "n_fft": N_FFT, "hop_samples": HOP_SAMPLES}
+        return {"n_mels": self.dims.n_mels, **recipe}
+
+    @property
     def n_samples(self) -> int:
         """Samples of one window at SAMPLE_RATE_HZ."""
         return self.n_frames * HOP_SAMPLES
@@ -219,10 +197,10 @@ class Manifest:
             "source": asdict(self.source),
             "dims": asdict(self.dims),
             "tokens": self.tokens.to_json(),
-            "graphs": {name: self.graphs[name].to_json() for name in sorted(self.graphs)},
+            "graphs": {name: asdict(self.graphs[name]) for name in sorted(self.graphs)},
             "files": {name: vars(self.files[name]) for name in sorted(self.files)},
         }
-        value = {"format": FORMAT, "version": VERSION, **value, "mel": asdict(_Mel(n_mels=self.dims.n_mels))}
+        value = {"format": FORMAT, "version": VERSION, **value, "mel": self._mel}
         plain: dict[str, Any] = json.loads(json.dumps(value))
         return {**plain, CHECKSUM: _checksum(plain)}
 
@@ -259,10 +237,8 @@ class Manifest:
         check_keys(graphs, dict.fromkeys(known), where, "graphs")
         found = {name: value[name] for name in names}
         manifest = read_object(cls, found, where, dims=kind, tokens=Any)
-        mel = read(_Mel, value["mel"], where, "mel")
-        for name, expected in asdict(_Mel(n_mels=manifest.dims.n_mels)).items():
-            if getattr(mel, name) != expected:
-                raise refusal(getattr(mel, name), where, f"mel.{name}", f"{expected}, the mel recipe of this specedge")
+        if value["mel"] != manifest._mel:
+            raise refusal(value["mel"], where, "mel", f"the mel recipe of this specedge, {manifest._mel}")
         manifest = replace(manifest, tokens=_read_tokens(value["tokens"], where, manifest))
         _check_agreement(manifest, where)
         # Last, so that a better-known fault is named first.
@@ -302,31 +278,23 @@ def _checksum(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(body.encode("ascii")).hexdigest()
 
 
-def _check_version(value: object, where: str) -> None:
-    if not isinstance(value, Mapping) or value.get("format") != FORMAT:
+def _check_version(value: Mapping[str, Any], where: str) -> None:
+    if value.get("format") != FORMAT:
         raise BundleError(f"{where}: no specedge bundle, the key 'format' must be {FORMAT!r}; {REMEDY}")
     version = value.get("version")
-    if type(version) is int and version > VERSION:
-        raise BundleError(
-            f"{where}: bundle format version {shown(version)} is newer than version {VERSION}, which this specedge "
-            "reads; upgrade specedge (pip install -U specedge) or export the bundle again"
-        )
-    if type(version) is int and 1 <= version < VERSION:
-        raise BundleError(
-            f"{where}: this bundle has format version {version}, and this specedge reads version {VERSION}: export or "
-            "pull the model again"
-        )
     if type(version) is not int or version != VERSION:
-        raise BundleError(f"{where}: version: found {shown(version)}, expected {VERSION}; {REMEDY}")
+        raise BundleError(
+            f"{where}: found version {shown(version)} of the bundle format, and this specedge reads version {VERSION}: "
+            "export or pull the model again, or upgrade specedge (pip install -U specedge)"
+        )
 
 
 def _read_tokens(value: Any, where: str, manifest: Manifest) -> TokenLayout:
     kind = SpeechTokens if manifest.kind == SPEECH else SpecialTokens
+    found = members(value, where, "tokens")
     try:
-        return kind.from_json(members(value, where, "tokens"), manifest.dims.n_vocab)
+        return kind.from_json(found, manifest.dims.n_vocab)
     except SpecedgeError as error:
-        if str(error).startswith(where):
-            raise
         reason = str(error)[:300]
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
         reason = "not the special tokens of a vocabulary"
@@ -343,9 +311,8 @@ def _check_agreement(manifest: Manifest, where: str) -> None:
         _check_range((head,), dims.n_text_head, where, f"alignment_heads[{i}][1]")
     folded: dict[str, str] = {}
     for name in sorted(manifest.files):
-        problem = "is the manifest itself" if name == MANIFEST_NAME else name_problem(name)
-        if problem:
-            raise BundleError(f"{where}: files: the name {shown(name)} {problem}; {REMEDY}")
+        if name == MANIFEST_NAME or not is_file_name(name):
+            raise refusal(name, where, "files", _A_FILE_NAME)
         twin = folded.setdefault(name.lower(), name)
         if twin != name:
             raise BundleError(f"{where}: files: {shown(twin)} and {shown(name)} differ in case only; {REMEDY}")

@@ -12,7 +12,7 @@ import json
 import math
 import types
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from specedge.errors import BundleError
 
@@ -56,21 +56,14 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
             raise BundleError(f"{where}: the key {shown(twice)} appears twice; {REMEDY}")
         return members
 
-    def refuse(constant: str) -> NoReturn:
-        raise BundleError(f"{where}: {constant} is no JSON number; {REMEDY}")
-
     if data.count(b",") > MAX_VALUES:  # before a small file becomes hundreds of megabytes of objects
         raise BundleError(f"{where}: more than {MAX_VALUES} values; {REMEDY}")
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
-    except UnicodeDecodeError as error:
-        raise BundleError(f"{where}: byte {error.start} is not UTF-8; {REMEDY}") from None
-    except json.JSONDecodeError as error:
-        raise BundleError(f"{where}: no JSON at line {error.lineno} ({error.msg}); {REMEDY}") from None
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=unique)
     except RecursionError:
         raise BundleError(f"{where}: nested deeper than {MAX_DEPTH} levels; {REMEDY}") from None
-    except ValueError:  # Python refuses to convert integers of more than 4300 digits
-        raise BundleError(f"{where}: a number has too many digits; {REMEDY}") from None
+    except ValueError as error:  # no UTF-8, no JSON, or a number of more digits than Python converts
+        raise BundleError(f"{where}: no JSON ({str(error)[:100]}); {REMEDY}") from None
     if not isinstance(value, dict):
         raise BundleError(f"{where}: found {shown(value)}, expected a JSON object; {REMEDY}")
     return value
@@ -79,8 +72,7 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
 def check_values(value: object, where: str) -> None:
     """Refuse what strict JSON cannot hold, whatever its key: the free-form parts are checked by this alone.
 
-    Raises BundleError: too deep, too many values, a number that is not finite or beyond 64 bits, a string that is not
-    Unicode text, or an object of Python that is no JSON value.
+    Raises BundleError: too deep, too many values, or one that `_is_plain` refuses.
     """
     n_values = 0
     pending: list[tuple[object, int]] = [(value, 1)]
@@ -92,25 +84,23 @@ def check_values(value: object, where: str) -> None:
         children: Sequence[object] = ()
         if isinstance(node, dict):
             children = [*node, *node.values()]
-            if not set(map(type, node)) <= {str}:
-                raise BundleError(f"{where}: an object has a key that is no string; {REMEDY}")
         elif isinstance(node, (list, tuple)):
             children = node
-        elif isinstance(node, str):
-            if not node.isascii() and any("\ud800" <= c <= "\udfff" for c in node):
-                raise BundleError(f"{where}: {shown(node)} is not Unicode text; {REMEDY}")
-        elif isinstance(node, float):
-            if not math.isfinite(node):
-                raise BundleError(f"{where}: a number is not finite; {REMEDY}")
-        elif isinstance(node, int):
-            if not -(2**63) <= node < 2**63:
-                raise BundleError(f"{where}: found {shown(node)}, expected numbers of 64 bits at most; {REMEDY}")
-        elif node is not None:
-            raise BundleError(f"{where}: {shown(node)} is no JSON value; {REMEDY}")
+        elif not _is_plain(node):
+            raise refusal(node, where, "", "Unicode text, a finite number of at most 64 bits, true, false or null")
         if n_values + len(pending) + len(children) > MAX_VALUES:
             raise BundleError(f"{where}: more than {MAX_VALUES} values; {REMEDY}")
         if children:
             pending += zip(children, itertools.repeat(depth + 1))
+
+
+def _is_plain(node: object) -> bool:
+    """Whether it is Unicode text, a finite number of at most 64 bits, true, false or null."""
+    if isinstance(node, str):
+        return node.isascii() or not any("\ud800" <= c <= "\udfff" for c in node)
+    if isinstance(node, int):
+        return -(2**63) <= node < 2**63
+    return node is None or isinstance(node, float) and math.isfinite(node)
 
 
 def refusal(value: object, where: str, key: str, expected: str) -> BundleError:
@@ -168,8 +158,8 @@ def check_keys(found: Mapping[str, Any], wanted: Mapping[str, Any], where: str, 
 def read(hint: Any, value: Any, where: str, key: str) -> Any:
     """`value` as the annotation says, or BundleError.
 
-    bool; int, of 64 bits or `Annotated[int, low, high]`; float; str, one printable line; dataclasses (or what has a
-    `read_json` of its own); `tuple[X, ...]`, `tuple[X, X]`, `Mapping[str, X]`, `X | Y` of scalars and None; Any.
+    bool; int, of 64 bits or `Annotated[int, low, high]`; float; str, one printable line; dataclasses; `tuple[X, ...]`,
+    `tuple[X, X]`, `Mapping[str, X]`, `X | Y` of scalars and None; Any.
     """
     origin, inside = get_origin(hint), get_args(hint)
     if hint is Any or hint is str and isinstance(value, str) and 1 <= len(value) <= MAX_TEXT and value.isprintable():
@@ -191,8 +181,6 @@ def read(hint: Any, value: Any, where: str, key: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         found = members(value, where, key)
         return {name: read(inside[1], item, where, inner(key, name)) for name, item in found.items()}
-    if hasattr(hint, "read_json"):
-        return hint.read_json(value, where, key)
     if hint in _EXPECTED:
         raise refusal(value, where, key, _EXPECTED[hint])
     return read_object(hint, value, where, key)
