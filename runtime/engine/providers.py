@@ -22,7 +22,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +49,6 @@ _ERROR, _SPEEDUP = "features_relative_error", "speedup"
 _LEAST_SPEEDUP = 1.05  # for which `auto` takes another encoder
 _TIMED_WINDOWS = 2
 _SETTINGS = {"CoreMLExecutionProvider": {"ModelFormat": "MLProgram", "RequireStaticInputShapes": "1"}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderTask:
-    """An encoder in plain operators (`export/plain_encoder.py`) for windows of at most `n_frames`.
-
-    is_float32: whether the provider is to compute in float32, as the bundle does; else in whatever is quickest.
-    """
-
-    graph: Path
-    n_mels: int
-    n_frames: int
-    n_state: int
-    threads: int
-    is_float32: bool
 
 
 def require_provider(name: str, bundle: Bundle) -> str:
@@ -118,17 +102,12 @@ class ProviderEncoder:
 
     def __init__(self, name: str, place: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> None:
         manifest = bundle.manifest
-        task = EncoderTask(
-            graph=bundle.file(manifest.graphs[PLAIN_ENCODER_GRAPH].file),
-            n_mels=manifest.dims.n_mels,
-            n_frames=manifest.n_frames,
-            n_state=manifest.dims.n_audio_state,
-            threads=threads,
-            is_float32=manifest.precision == "fp32",
-        )
         self.label = f"{name} {place}"
-        self.lengths = () if name == OPENVINO else (task.n_frames,)
-        self._run = openvino_encoder(task, canceller) if name == OPENVINO else _onnxruntime(task, name, canceller)
+        self.lengths = () if name == OPENVINO else (manifest.n_frames,)
+        if name == OPENVINO:
+            self._run = openvino_encoder(bundle, threads, canceller)
+        else:
+            self._run = _onnxruntime(bundle, name, threads, canceller)
         path = device_path(bundle.behind(self.label).digest, threads, "-provider")
         known = read_device_file(path)
         if not isinstance(known, dict) or not isinstance(known.get(_SPEEDUP), float):
@@ -161,6 +140,11 @@ def most_error(manifest: Manifest) -> float:
     """How far features may be off float32's, relative to their size: as far as the bundle's own may be."""
     bound = manifest.quantisation.get("max_features_error")
     return float(bound) if isinstance(bound, float) else _MOST_ERROR
+
+
+def _plain_graph(bundle: Bundle) -> Path:
+    """The encoder in plain operators (`export/plain_encoder.py`)."""
+    return bundle.file(bundle.manifest.graphs[PLAIN_ENCODER_GRAPH].file)
 
 
 def _features_error(run: EncoderRun, bundle: Bundle, threads: int, canceller: Canceller) -> float:
@@ -197,22 +181,22 @@ def _provider(name: str) -> str:
     )
 
 
-def _onnxruntime(task: EncoderTask, name: str, canceller: Canceller) -> EncoderRun:
+def _onnxruntime(bundle: Bundle, name: str, threads: int, canceller: Canceller) -> EncoderRun:
     provider = _provider(name)
     try:
         session = Session(
-            task.graph,
+            _plain_graph(bundle),
             canceller,
-            threads=task.threads,
+            threads=threads,
             provider=(provider, _SETTINGS.get(provider, {})),
-            free_axes={"batch": 1, "n_frames": task.n_frames},
+            free_axes={"batch": 1, "n_frames": bundle.manifest.n_frames},
         )
     except BundleError as error:
         raise ProviderError(
             f"encoder_provider {name} does not take the whole encoder ({error.__cause__}); use "
             "--encoder-provider cpu, or install another version of the package"
         ) from error
-    return lambda mel: encoder_output(session, mel, task.n_state)
+    return lambda mel: encoder_output(session, mel, bundle.manifest.dims.n_audio_state)
 
 
 # ---------------------------------------------------------------------------------------------------------- OpenVINO
@@ -236,19 +220,19 @@ def openvino_place() -> str:
     return f"{str(openvino.__version__).partition('-')[0]} ({str(name).strip()})"
 
 
-def openvino_encoder(task: EncoderTask, canceller: Canceller) -> EncoderRun:
+def openvino_encoder(bundle: Bundle, threads: int, canceller: Canceller) -> EncoderRun:
     """The encoder, compiled at its first use on this machine; OpenVINO keeps it for later ones. Raises ProviderError;
     its runs Interrupted."""
     import openvino
 
-    core = openvino.Core()
-    settings = _openvino_settings(core, task)
+    core, dims = openvino.Core(), bundle.manifest.dims
+    settings = _openvino_settings(core, bundle.manifest, threads)
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
         compiled_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         settings["CACHE_DIR"] = str(compiled_folder()) if os.access(compiled_folder(), os.W_OK) else ""
     try:
-        model = core.read_model(str(task.graph))
-        model.reshape(openvino.PartialShape([1, task.n_mels, openvino.Dimension(2, task.n_frames)]))
+        model = core.read_model(str(_plain_graph(bundle)))
+        model.reshape(openvino.PartialShape([1, dims.n_mels, openvino.Dimension(2, dims.n_frames)]))
         request = core.compile_model(model, _DEVICE, settings).create_infer_request()
     except RuntimeError as error:
         raise _openvino_failure("cannot compile the encoder", error) from error
@@ -265,11 +249,11 @@ def openvino_encoder(task: EncoderTask, canceller: Canceller) -> EncoderRun:
     return run
 
 
-def _openvino_settings(core: Any, task: EncoderTask) -> dict[str, str]:
+def _openvino_settings(core: Any, manifest: Manifest, threads: int) -> dict[str, str]:
     """int8 weights meet activations that OpenVINO rounds a row and a group at a time; attention is in bfloat16 where
     the CPU computes in it."""
-    settings = {"INFERENCE_NUM_THREADS": str(task.threads), "NUM_STREAMS": "1"}
-    if task.is_float32:
+    settings = {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": "1"}
+    if manifest.precision == "fp32":
         return settings | {"INFERENCE_PRECISION_HINT": "f32"}
     has_bf16 = "BF16" in core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
     return settings | {

@@ -15,7 +15,7 @@ from specedge.export.plain_encoder import write_plain_encoder
 from specedge.models import store
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle
 from specedge.runtime.engine import providers
-from specedge.runtime.engine.providers import EncoderRun, EncoderTask
+from specedge.runtime.engine.providers import EncoderRun
 from specedge.runtime.engine.session import Canceller, Session, encoder_output
 from support import demo
 from support.exported import bundle, checkpoint
@@ -57,11 +57,11 @@ class CpuBackend:
     def place(self) -> str:
         return "1 (a CPU)"
 
-    def open(self, task: EncoderTask, canceller: Canceller) -> EncoderRun:
-        session = Session(task.graph, canceller, threads=task.threads)
+    def open(self, opened: Bundle, threads: int, canceller: Canceller) -> EncoderRun:
+        session, dims = Session(opened.path / "encoder_plain.onnx", canceller, threads=threads), opened.manifest.dims
 
         def run(mel: NDArray[np.float32]) -> NDArray[np.float32]:
-            assert mel.shape[:2] == (1, task.n_mels) and mel.shape[2] <= task.n_frames
-            return encoder_output(session, mel, task.n_state) + np.float32(self.off)
+            assert mel.shape[:2] == (1, dims.n_mels) and mel.shape[2] <= dims.n_frames
+            return encoder_output(session, mel, dims.n_audio_state) + np.float32(self.off)
 
         return run

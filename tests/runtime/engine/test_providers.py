@@ -96,7 +96,7 @@ def test_short_audio_stays_on_the_cpu(made: Bundle, fake: CpuBackend) -> None:
 def test_others_get_windows_of_one_length(made: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime's CPU stands for a provider of its list."""
     monkeypatch.setattr(providers, "_provider", lambda name: "CPUExecutionProvider")
-    monkeypatch.setattr(providers, "_onnxruntime", lambda task, name, canceller: CpuRun(task, canceller))
+    monkeypatch.setattr(providers, "_onnxruntime", lambda opened, *_: CpuRun(opened))
     engine = opened(made, "coreml")
     assert engine.window_lengths == (200,) and "CPUExecutionProvider" in engine.encoder_provider
     windows = engine.encode_all([probe_mel(engine.dims, 62)] * 2)
@@ -104,13 +104,13 @@ def test_others_get_windows_of_one_length(made: Bundle, monkeypatch: pytest.Monk
 
 
 class CpuRun:
-    def __init__(self, task: providers.EncoderTask, canceller: providers.Canceller) -> None:
-        self._task = task
-        self._session = providers.Session(task.graph, canceller, threads=1)
+    def __init__(self, opened: Bundle) -> None:
+        self._dims = opened.manifest.dims
+        self._session = providers.Session(opened.path / "encoder_plain.onnx", providers.Canceller(), threads=1)
 
     def __call__(self, mel: np.ndarray) -> np.ndarray:
-        assert mel.shape == (1, self._task.n_mels, self._task.n_frames)
-        return providers.encoder_output(self._session, mel, self._task.n_state)
+        assert mel.shape == (1, self._dims.n_mels, self._dims.n_frames)
+        return providers.encoder_output(self._session, mel, self._dims.n_audio_state)
 
 
 def test_a_missing_provider_is_named(made: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
