@@ -25,7 +25,7 @@ from ..bundle.dims import FRAMES_PER_POSITION
 from ..bundle.manifest import DECODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, SPEECH, VECTORS_GRAPH, graph_bytes
 from .engine import Factors, Features
 from .many import BIAS
-from .session import Canceller, Stoppable, bind_array_input, bind_array_output, load_graph
+from .session import Canceller, Stoppable, load_graph
 from .shortlist import PICKED, Shortlist
 from .speech import open_engine
 
@@ -42,12 +42,8 @@ class VocabularyVectors:
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of token ids, int64 [n]: float32 [n, n_text_state]. Raises Interrupted."""
-        rows = np.ascontiguousarray(ids, np.int64)
-        found = np.empty((len(rows), self.n_state), np.float32)
-        binding = self._session.binding()
-        bind_array_input(binding, "rows", rows)
-        bind_array_output(binding, "vectors", found)
-        self._session.run(binding)
+        found = np.empty((len(ids), self.n_state), np.float32)
+        self._session.fill({"rows": np.ascontiguousarray(ids, np.int64)}, {"vectors": found})
         return found
 
     def picked(self) -> NDArray[np.int64] | None:
@@ -56,10 +52,7 @@ class VocabularyVectors:
         if not isinstance(n_picked, int):
             return None
         found = np.empty(n_picked, np.int64)
-        binding = self._session.binding()
-        bind_array_input(binding, "rows", np.zeros(1, np.int64))
-        bind_array_output(binding, PICKED, found)
-        self._session.run(binding)
+        self._session.fill({"rows": np.zeros(1, np.int64)}, {PICKED: found})
         return found
 
 

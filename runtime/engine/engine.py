@@ -54,8 +54,6 @@ from .scheduler import Budget, Pass, Scheduler
 from .session import (
     Canceller,
     Session,
-    bind_array_input,
-    bind_array_output,
     load_graph,
     logit_columns,
     runtime_release,
@@ -589,12 +587,7 @@ class Engine:
         }
         n_heads = len(self.bundle.manifest.alignment_heads)
         scores = np.empty((n_heads, n_rows, len(features.hidden)), np.float32)
-        binding = session.binding()
-        for name, array in inputs.items():
-            if name in session.inputs:
-                bind_array_input(binding, name, array)
-        bind_array_output(binding, "scores", scores)
-        session.run(binding)
+        session.fill({name: array for name, array in inputs.items() if name in session.inputs}, {"scores": scores})
         return scores
 
     def _token_probs(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:

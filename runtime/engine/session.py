@@ -13,7 +13,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -55,14 +54,6 @@ OrtValue: TypeAlias = ort.OrtValue
 Binding: TypeAlias = ort.IOBinding
 _NO_MEMORY = ("bad_alloc", "bad alloc", "allocate memory", "cannot allocate", "out of memory")
 _DTYPES = {"float": "float32", "float16": "float16", "double": "float64", "bool": "bool"}  # integers keep their names
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """An input or output of a loaded graph: NumPy dtype name, and for each axis its size, if the graph fixes it."""
-
-    dtype: str
-    shape: tuple[int | str | None, ...]
 
 
 class Canceller:
@@ -289,6 +280,21 @@ class Session:
                 if not self._run_options.terminate:  # else the stop was meant for the run before this one
                     raise _runtime_failure(error) from error
 
+    def fill(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        outputs: Mapping[str, NDArray[Any]],
+        *,
+        n_positions: int | None = None,
+    ) -> None:
+        """One pass over `inputs` by name, which writes into `outputs`. Raises, and n_positions is, as of `run`."""
+        binding = self.binding()
+        for name, array in inputs.items():
+            bind_array_input(binding, name, array)
+        for name, array in outputs.items():
+            bind_array_output(binding, name, array)
+        self.run(binding, n_positions=n_positions)
+
     def _stop(self) -> None:
         self._run_options.terminate = True
 
@@ -339,11 +345,7 @@ def encoder_output(
     n_windows, _, n_frames = windows.shape
     # Outputs go to our arrays: in the session's arena they would keep all of it resident.
     hidden = np.empty((n_windows, -(-n_frames // 2) if n_ctx is None else n_ctx, n_state), np.float32)
-    binding = session.binding()
-    bind_array_input(binding, "mel", windows)
-    for name, array in {"features": hidden, **(more or {})}.items():
-        bind_array_output(binding, name, array)
-    session.run(binding, n_positions=n_windows * hidden.shape[1])
+    session.fill({"mel": windows}, {"features": hidden, **(more or {})}, n_positions=n_windows * hidden.shape[1])
     return hidden
 
 
@@ -353,14 +355,11 @@ def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str
     The session runs a graph of `export.encoder_graph.build_cross_kv`. Raises Interrupted, ResourceError.
     """
     n_windows, n_ctx, _ = hidden.shape
-    binding = session.binding()
-    bind_array_input(binding, "features", hidden)
     cross: dict[str, NDArray[Any]] = {}
     for name, tensor in session.outputs.items():
         sizes = [axis if isinstance(axis, int) else n_windows if axis == "batch" else n_ctx for axis in tensor.shape]
         cross[name] = np.empty(sizes, tensor.dtype)
-        bind_array_output(binding, name, cross[name])
-    session.run(binding, n_positions=n_windows * n_ctx)
+    session.fill({"features": hidden}, cross, n_positions=n_windows * n_ctx)
     return cross
 
 
@@ -375,9 +374,10 @@ def runtime_release() -> tuple[int, ...]:
     return tuple(int(part) for part in RUNTIME_VERSION.split(".")[:2] if part.isdigit())
 
 
-def _tensor(arg: ort.NodeArg) -> Tensor:
+def _tensor(arg: ort.NodeArg) -> TensorSpec:
     name = str(arg.type).removeprefix("tensor(").removesuffix(")")
-    return Tensor(dtype=_DTYPES.get(name, name), shape=tuple(arg.shape))
+    axes = ["" if axis is None else axis for axis in arg.shape]  # a free one may have no name
+    return TensorSpec(name=arg.name, dtype=_DTYPES.get(name, name), shape=tuple(axes))
 
 
 def _runtime_failure(error: Exception) -> SpecedgeError:
@@ -430,7 +430,7 @@ def load_graph(bundle: Bundle, graph: str, canceller: Canceller, *, threads: int
     return session
 
 
-def _agree(found: Tensor, listed: TensorSpec) -> bool:
+def _agree(found: TensorSpec, listed: TensorSpec) -> bool:
     """Whether type and fixed sizes are the same, whatever free axes are called."""
     axes = [size if isinstance(size, int) else None for size in found.shape]
     return found.dtype == listed.dtype and axes == [size if isinstance(size, int) else None for size in listed.shape]

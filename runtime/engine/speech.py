@@ -28,7 +28,6 @@ from ..bundle.dims import ChunkDims, SpeechDims
 from ..bundle.manifest import PROJECTOR_GRAPH, SPEECH, SPEECH_GRAPHS
 from .engine import Engine, State, encoder_output
 from .kv_cache import Features, WantedRows
-from .session import bind_array_input, bind_array_output
 
 
 class GraphRun(NamedTuple):
@@ -86,10 +85,7 @@ class SpeechEngine(Engine):
         session, dims = self._session(PROJECTOR_GRAPH), self.dims
         n_windows, n_ctx, _ = hidden.shape
         audio = np.empty((n_windows, n_ctx // dims.n_stacked, dims.n_text_state), np.float32)
-        binding = session.binding()
-        bind_array_input(binding, "features", hidden)
-        bind_array_output(binding, "audio", audio)
-        session.run(binding)
+        session.fill({"features": hidden}, {"audio": audio})
         return [Features(hidden=hidden[i], cross={"audio": audio[i : i + 1]}) for i in range(n_windows)]
 
     def forget(self) -> None:
