@@ -349,15 +349,15 @@ class Transcription(Iterator[Segment]):
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
         self.encoder_provider = CPU  # of the whole windows
-        lengths = getattr(engine, "window_lengths", ())
-        knows_silence = getattr(engine, "knows_silence", False)
-        self.audio_context = AudioContext(options.audio_context, self._manifest, lengths, knows_silence=knows_silence)
+        self.audio_context = AudioContext(
+            options.audio_context, self._manifest, engine.window_lengths, knows_silence=engine.knows_silence
+        )
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
         self._mels.keeps_power = self._guard.listens
         self._peeked: _ReadWindow | None = None
         self._given: Any = None
-        self._is_begun = False  # whether a window was decoded
+        self._is_first = True  # whether no window was decoded
         self._seek: int | None = None  # where the next window begins, None at the end of the audio
         self._segments = self._by_itself()
         self._is_stopped, self._encodes_in = False, 0
@@ -470,8 +470,8 @@ class Transcription(Iterator[Segment]):
                     mel=heard,
                     whole=mel if ends_in_silence else None,
                 )
-                is_first, self._is_begun = not self._is_begun, True
-                yield self._window(encoded, is_first=is_first)
+                yield self._window(encoded)
+                self._is_first = False
                 self._report_progress(self._seek)
 
     def _report_progress(self, seek: int | None) -> None:
@@ -497,9 +497,9 @@ class Transcription(Iterator[Segment]):
             mel, n_content_frames = cut_at_pause(mel, n_content_frames)
         return _ReadWindow(seek=seek, mel=mel, n_content_frames=n_content_frames)
 
-    def _window(self, encoded: _EncodedWindow, *, is_first: bool) -> Decoding[list[Segment]]:
+    def _window(self, encoded: _EncodedWindow) -> Decoding[list[Segment]]:
         """Decode one window. Returns its segments; `_seek` is where the next one begins then."""
-        attempt, encoded = yield from self._decode(encoded, is_first=is_first)
+        attempt, encoded = yield from self._decode(encoded)
         result = attempt.result
         if is_silence(result, self._options) or is_no_sentence(attempt, self._options):
             self._end(())
@@ -517,7 +517,7 @@ class Transcription(Iterator[Segment]):
             cut = replace(cut, n_advance=encoded.n_content_frames, ends_with_single=True)
         outcome = self._follow(encoded, cut)
         self._last_speech_s, self._seek = outcome.last_speech_s, outcome.seek
-        n_begun = len(self._prompts.begun) if is_first else 0
+        n_begun = len(self._prompts.begun) if self._is_first else 0
         self._end(() if outcome.is_skipped or not attempt.is_last else result.tokens[n_begun:])
         if outcome.is_skipped:
             return []
@@ -539,12 +539,12 @@ class Transcription(Iterator[Segment]):
         self._guard.end(tokens)
         self.speculation = replace(self.speculation, learning=self._guard.learning)
 
-    def _decode(self, encoded: _EncodedWindow, *, is_first: bool) -> Decoding[tuple[Attempt, _EncodedWindow]]:
+    def _decode(self, encoded: _EncodedWindow) -> Decoding[tuple[Attempt, _EncodedWindow]]:
         """The text of a window, and the window: encoded again and whole where silence stood in and the text failed."""
         options = self._options
         if encoded.whole is None:
-            return (yield from self._attempt(encoded, options, is_first=is_first)), encoded
-        attempt = yield from self._attempt(encoded, _only_coldest(options), is_first=is_first, counts=self._once)
+            return (yield from self._attempt(encoded, options)), encoded
+        attempt = yield from self._attempt(encoded, _only_coldest(options), counts=self._once)
         if self._once or not _fails_over_silence(attempt, options):
             return attempt, encoded
         self._guard.end(())
@@ -552,19 +552,19 @@ class Transcription(Iterator[Segment]):
         self.audio_context.again()
         n_frames = encoded.whole.shape[1]
         encoded = replace(encoded, features=self._encode_sound(Sound(mel=encoded.whole)), n_frames=n_frames, whole=None)
-        return (yield from self._attempt(encoded, options, is_first=is_first)), encoded
+        return (yield from self._attempt(encoded, options)), encoded
 
     def _attempt(
-        self, encoded: _EncodedWindow, options: TranscribeOptions, *, is_first: bool, counts: bool = True
+        self, encoded: _EncodedWindow, options: TranscribeOptions, *, counts: bool = True
     ) -> Decoding[Attempt]:
         """The text of a window by the first temperature at which it passes. counts: as in `decode_with_fallback`."""
         n_text_ctx, guard = self._manifest.dims.n_text_ctx, self._guard
         n_audio = encoded.features.n_audio if self._manifest.kind == SPEECH else 0
-        prompt = self._prompts.window(encoded.language, is_first=is_first, n_audio=n_audio)
+        prompt = self._prompts.window(encoded.language, is_first=self._is_first, n_audio=n_audio)
         history = self._prompts.history
         if self._rules is None:
             self._rules = window_rules(options, self._manifest, self._tokenizer)
-        begun = self._prompts.begun if is_first else ()
+        begun = self._prompts.begun if self._is_first else ()
         rules, acceptance = replace(self._rules, begun=begun), rule_named(options.accept)
         n_sample = n_text_ctx - len(prompt) if self._manifest.kind == SPEECH else None
 

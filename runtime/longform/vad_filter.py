@@ -13,7 +13,6 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +20,9 @@ from numpy.typing import NDArray
 from specedge.models import store
 
 from ..audio.audio import AudioStream, take
-from ..audio.vad import (
-    EnergyDetector,
-    Piece,
-    SileroDetector,
-    Span,
-    SpanFinder,
-)
-from ..engine.session import Canceller
+from ..audio.vad import EnergyDetector, Piece, SileroDetector, Span, SpanFinder
 from ..options import FRAME_SAMPLES, VadOptions
-from .segments import Segment, Word
+from .segments import Segment
 
 _SAMPLE_RATE = 16_000
 _N_DIGITS = 2
@@ -87,7 +79,11 @@ class SpeechMap:
         if not segment.words:
             start, end = self.original_time(segment.start), self.original_time(segment.end, is_end=True)
             return replace(segment, start=start, end=end)
-        words = [_restored_word(word, self) for word in segment.words]
+        words = []
+        for word in segment.words:
+            index = self.span_index((word.start + word.end) / 2)
+            start, end = (self.original_time(time_s, span_index=index) for time_s in (word.start, word.end))
+            words.append(replace(word, start=start, end=end))
         return replace(segment, start=words[0].start, end=words[-1].end, words=words)
 
     def original_time(self, time_s: float, *, is_end: bool = False, span_index: int | None = None) -> float:
@@ -102,36 +98,16 @@ class SpeechMap:
         return round(self._silences[index] / _SAMPLE_RATE + time_s, _N_DIGITS)
 
 
-def _restored_word(word: Word, times: SpeechMap) -> Word:
-    index = times.span_index((word.start + word.end) / 2)
-    return replace(
-        word,
-        start=times.original_time(word.start, span_index=index),
-        end=times.original_time(word.end, span_index=index),
-    )
-
-
 _BLOCK_FRAMES = 16
+Detector = EnergyDetector | SileroDetector
 
 
-class Detector(Protocol):
-    """Probabilities of speech, one a frame, in order; they may come later than their frames.
-
-    push: whole frames, float32 [n, 512]; finish: the samples left over, float32 [< 512].
-    """
-
-    def push(self, frames: NDArray[np.float32], /) -> NDArray[np.float32]: ...
-    def finish(self, rest: NDArray[np.float32], /) -> NDArray[np.float32]: ...
-
-
-def make_detector(options: VadOptions, *, canceller: Canceller | None = None) -> Detector:
-    """Return a new detector of the kind that the options name, for one stream. `canceller` stops its model's runs.
+def make_detector(options: VadOptions) -> Detector:
+    """Return a new detector of the kind that the options name, for one stream.
 
     Raises ModelError when its model is not installed, saying how to get it.
     """
-    if options.detector == "silero":
-        return SileroDetector(store.find_file("silero-vad"), canceller)
-    return EnergyDetector()
+    return SileroDetector(store.find_file("silero-vad")) if options.detector == "silero" else EnergyDetector()
 
 
 class SpeechAudio:

@@ -123,6 +123,7 @@ class FakeEngine(ABC):
     is_exact = True
     shares_passes = False
     encoder_provider = "cpu"
+    window_lengths, knows_silence = (), False
 
     def __init__(self, n_vocab: int, n_text_ctx: int, n_paths: int = 4) -> None:
         self.n_vocab, self.n_text_ctx, self.n_paths = n_vocab, n_text_ctx, n_paths
