@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import SPEECH
-from ..device import Isa, isa, threads_allowed
+from ..bundle.manifest import SPEECH, Manifest
+from ..device import isa, threads_allowed
 from .engine import Engine, Features
 from .exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows, probe_windows
 from .made_up import probe_ids, probe_mel
@@ -28,25 +28,16 @@ N_GOLDEN_VALUES = 8
 # Of the logits' spread. Between sound CPUs rounding moved logits by up to 2e-5 (fp32), 0.31 (int8) and 0.54 (int4, Arm
 # from x86); leaving out one layer's Gelu or self-attention by 0.74 and more (int8; docs/experiments).
 GOLDEN_TOLERANCE = {"fp32": 0.01, "int8": 0.5, "int4": 1.0}
-
-
-_PLAIN = ("bundle", "precision", "onnxruntime", "python", "system", "threads_allowed")
+_SYSTEM = f"{platform.system()} {platform.machine()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """The findings; `healthy` when every promise holds."""
 
-    bundle: str
-    precision: str
-    onnxruntime: str
-    python: str
-    system: str
-    isa: Isa
-    threads_allowed: int
+    manifest: Manifest
     invariance: Invariance
     can_share_passes: bool
-    is_speech_llm: bool
     golden_difference: float | None
 
     @property
@@ -56,7 +47,7 @@ class Report:
 
     @property
     def golden_tolerance(self) -> float:
-        return GOLDEN_TOLERANCE[self.precision]
+        return GOLDEN_TOLERANCE[self.manifest.precision]
 
     @property
     def shares_passes(self) -> bool:
@@ -69,8 +60,13 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in _PLAIN},
-            "isa": asdict(self.isa),
+            "bundle": self.manifest.name,
+            "precision": self.manifest.precision,
+            "onnxruntime": RUNTIME_VERSION,
+            "python": platform.python_version(),
+            "system": _SYSTEM,
+            "threads_allowed": threads_allowed(),
+            "isa": asdict(isa()),
             "invariance": self.invariance.to_json(),
             "shares_passes": self.shares_passes,
             "golden_difference": self.golden_difference if math.isfinite(self.golden_difference or 0.0) else None,
@@ -82,8 +78,7 @@ class Report:
 
 def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report:
     """Run every check, with 1, 2 and all allowed threads unless `threads` says otherwise."""
-    allowed = threads_allowed()
-    counts = threads or tuple(sorted({1, 2, allowed}))
+    counts = threads or tuple(sorted({1, 2, threads_allowed()}))
     results: list[RowResult] = []
     features = references = golden = None
     can_share_passes = False
@@ -101,16 +96,9 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
             can_share_passes = engine.shares_passes
             del engine
     return Report(
-        bundle=bundle.manifest.name,
-        precision=bundle.manifest.precision,
-        onnxruntime=RUNTIME_VERSION,
-        python=platform.python_version(),
-        system=f"{platform.system()} {platform.machine()}",
-        isa=isa(),
-        threads_allowed=allowed,
+        manifest=bundle.manifest,
         invariance=Invariance(results=tuple(results)),
         can_share_passes=can_share_passes,
-        is_speech_llm=bundle.manifest.kind == SPEECH,
         golden_difference=golden,
     )
 
@@ -131,11 +119,11 @@ def render(report: Report) -> str:
     lines = [f"A PROMISE DOES NOT HOLD: {reason}" for reason in broken_promises(report)] or ["every promise holds"]
     lines += [
         "",
-        f"bundle           {report.bundle} ({report.precision})",
-        f"onnxruntime      {report.onnxruntime}, python {report.python}, {report.system}",
-        f"cpu              {report.isa.model or report.isa.machine}",
-        f"kernel features  {' '.join(report.isa.features) or 'unknown'}",
-        f"threads          {report.threads_allowed} allowed to this process",
+        f"bundle           {report.manifest.name} ({report.manifest.precision})",
+        f"onnxruntime      {RUNTIME_VERSION}, python {platform.python_version()}, {_SYSTEM}",
+        f"cpu              {isa().model or isa().machine}",
+        f"kernel features  {' '.join(isa().features) or 'unknown'}",
+        f"threads          {threads_allowed()} allowed to this process",
         "",
         "row invariance (bits of each row against a pass of its own)",
         "threads  rows before  windows  paths  rows each  compared  differing  largest difference",
@@ -159,7 +147,7 @@ def _sharing_line(report: Report) -> str:
     if report.shares_passes:
         return "texts share passes: beams, batches and several callers read the weights once"
     reason = "it would change bits here"
-    if report.is_speech_llm:
+    if report.manifest.kind == SPEECH:
         reason = "those of a speech LLM have passes of their own"
     elif not report.can_share_passes:
         reason = "this needs a bundle with the graph many, and ONNX Runtime 1.32"
@@ -174,7 +162,7 @@ def broken_promises(report: Report) -> list[str]:
     if not report.agrees:
         broken.append(
             "this machine computes something else than the one that made the bundle: install another onnxruntime "
-            f"({report.onnxruntime} is here), or export the model again on this machine, or with --precision fp32"
+            f"({RUNTIME_VERSION} is here), or export the model again on this machine, or with --precision fp32"
         )
     return broken
 
