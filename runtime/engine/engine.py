@@ -44,7 +44,7 @@ from ..device import most_threads, threads_allowed
 from ..options import AUTO_PROVIDER, CPU
 from . import heap
 from .exactness import rows_are_exact
-from .kv_cache import MAX_TEXTS, KvCache, WantedRows, copy_rows
+from .kv_cache import MAX_TEXTS, KvCache, PassArrays, TextMemory, WantedRows, copy_rows
 from .kv_cache import Factors as Factors
 from .kv_cache import Features as Features
 from .kv_cache import State as State
@@ -396,23 +396,35 @@ class Engine:
 
     def _run_alone(self, texts: Sequence[WantedRows]) -> Iterator[NDArray[np.float32]]:
         for state, ids, wanted in texts:
-            n_ids, n_wanted, length, memory = len(ids), len(wanted), state.length, state.memory
-            n_rows = n_ids + n_ids % 2
-            if memory.session is None:
-                raise UsageError("the graph of this text was unloaded: only passes over several texts can be run")
-            if not memory.is_heard:
-                memory.hear(state.features, state.factors)
-            arrays = memory.arrays(n_rows, n_wanted + n_wanted % 2)
-            arrays.ids[0, :n_ids] = ids
-            arrays.ids[0, n_ids:] = ids[-1]  # the padding row, forgotten after the pass
-            arrays.logit_rows[:n_wanted] = wanted
-            arrays.logit_rows[n_wanted:] = wanted[-1]
-            arrays.positions[0] = self._positions[length : length + n_rows]
-            memory.total_len[()] = length + n_rows
-            memory.past_len[0] = length + n_rows - 1
-            memory.session.run(memory.binding)
-            state.n_open, state.new_hidden = (n_ids,), (arrays.hidden,)
-            yield arrays.logits[0, :n_wanted, : self.dims.n_vocab]
+            if not state.memory.is_heard:
+                state.memory.hear(state.features, state.factors)
+            arrays = self._run_rows(state.memory, state.length, ids, wanted)
+            state.n_open, state.new_hidden = (len(ids),), (arrays.hidden,)
+            yield arrays.logits[0, : len(wanted), : self.dims.n_vocab]
+
+    def _run_rows(
+        self,
+        memory: TextMemory,
+        first: int,
+        ids: Sequence[int],
+        wanted: Sequence[int],
+        audio: NDArray[np.float32] | None = None,
+    ) -> PassArrays:
+        """A pass over rows from `first` on, those of `audio`, float32 `[n_audio, n_text_state]`, before those of `ids`.
+
+        A padding row makes their number even, and is forgotten after the pass.
+        """
+        n_ids, n_wanted, n_audio = len(ids), len(wanted), 0 if audio is None else len(audio)
+        n_rows = n_audio + n_ids + (n_audio + n_ids) % 2
+        arrays = memory.arrays(n_rows, n_wanted + n_wanted % 2, n_audio)
+        if n_audio:
+            arrays.audio[0] = audio
+        arrays.ids[0, :n_ids], arrays.ids[0, n_ids:] = ids, 0
+        arrays.logit_rows[:n_wanted], arrays.logit_rows[n_wanted:] = wanted, 0
+        arrays.positions[0] = self._positions[first : first + n_rows]
+        memory.total_len[()], memory.past_len[0] = first + n_rows, first + n_rows - 1
+        memory.session.run(memory.binding)
+        return arrays
 
     def _run_shared(self, texts: Sequence[WantedRows]) -> Iterator[NDArray[np.float32]]:
         return (rows[:, : self.dims.n_vocab] for rows in self._many_pass().run(texts))
@@ -638,8 +650,7 @@ class Engine:
         if self._decoder in graphs:
             self._kv_cache.spare.clear()
             for state in states:
-                state.memory.session = None
-                del state.memory.binding
+                del state.memory.session, state.memory.binding
 
     def _session(self, graph: str) -> Session:
         """A loaded graph. Raises BundleError when the bundle has none, or one that is not the manifest's."""

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import UsageError
-
 from ..bundle.dims import Dims
 from .session import Binding, Session, bind_array_input, ort_value
 
@@ -125,7 +123,7 @@ class TextMemory:
         self.hidden = np.empty((values.shape[4] if n_hidden else 0, n_hidden), np.float32)
         self.past_len, self.total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
         self.is_heard = False
-        self.session: Session | None = session
+        self.session = session
         self.binding = session.binding()
         for name, array in self.caches.items():
             value = ort_value(array)
@@ -145,10 +143,8 @@ class TextMemory:
             bind_array_input(self.binding, name, factor)
         self.is_heard = True
 
-    def arrays(self, n_rows: int, n_logit_rows: int, n_audio: int = 0) -> PassArrays:
-        """The arrays of a pass of this size, bound. Raises UsageError where the graph was unloaded."""
-        if self.session is None:
-            raise UsageError("the graph of this text was unloaded: only passes over several texts can be run")
+    def arrays(self, n_rows: int, n_logit_rows: int, n_audio: int) -> PassArrays:
+        """The arrays of a pass of this size, bound."""
         size = n_rows, n_logit_rows, n_audio
         if self._logits.shape[1] < n_logit_rows:
             self._logits = np.empty((1, n_logit_rows, self._logits.shape[2]), np.float32)

@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import UsageError
-
 from ..bundle.bundle import Bundle
 from ..bundle.dims import ChunkDims, SpeechDims
 from ..bundle.manifest import PROJECTOR_GRAPH, SPEECH, SPEECH_GRAPHS
@@ -146,24 +144,10 @@ class SpeechEngine(Engine):
         self, state: State, part: GraphRun, wanted: Sequence[int], *, is_last: bool
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """The logits of the part's wanted rows, in rising order, and its hidden rows, if they are kept."""
-        memory = state.memory
-        if memory.session is None:
-            raise UsageError("the graph of this text was unloaded: it cannot be run")
         n_part = len(part.audio) + len(part.ids)
-        n_rows = n_part + n_part % 2
         rows = sorted(row - part.start for row in wanted if part.start <= row < part.start + n_part)
-        arrays = memory.arrays(n_rows, len(rows) + len(rows) % 2, len(part.audio))
-        if len(part.audio):
-            arrays.audio[0] = state.features.cross["audio"][0, part.audio]
-        n_ids = len(part.ids)
-        arrays.ids[0, :n_ids] = part.ids
-        arrays.ids[0, n_ids:] = 0  # the padding row, forgotten after the pass
-        arrays.logit_rows[: len(rows)] = rows
-        arrays.logit_rows[len(rows) :] = rows[-1] if rows else 0
-        first = state.length + part.start
-        memory.total_len[()] = first + n_rows
-        memory.past_len[0] = first + n_rows - 1
-        memory.session.run(memory.binding)
+        audio = state.features.cross["audio"][0, part.audio]
+        arrays = self._run_rows(state.memory, state.length + part.start, part.ids, rows, audio)
         logits = arrays.logits[0, : len(rows), : self.dims.n_vocab]
         hidden = None if arrays.hidden is None else arrays.hidden[:, :n_part]
         # The next part writes to the same arrays.
