@@ -24,20 +24,19 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 from specedge.errors import BundleError, BundleNotFoundError, ModelError, UsageError
 from specedge.models import store
 
 from ..text.tokenizer import Tokenizer
 from .manifest import MANIFEST_NAME as MANIFEST_NAME
-from .manifest import MAX_MANIFEST_BYTES, TOKENIZER_NAME, FileEntry
+from .manifest import MAX_MANIFEST_BYTES, TOKENIZER_NAME, FileEntry, graph_files
 from .manifest import Manifest as Manifest
 from .typed_json import REMEDY, shown
 
 BLOCK_BYTES = 1 << 20
 MAX_HASH_THREADS = 8
-MAX_ENTRIES = 20_000
 _DROPPINGS = {"thumbs.db", "desktop.ini"}
 _AGAIN = "export or pull the bundle again"
 # faster-whisper's names for types of the weights, and ours. It computes with float32 where it stores int8, as we do.
@@ -74,13 +73,13 @@ class Bundle:
                 raise BundleError(
                     f"{given / name}: {size} bytes, expected {entry.size}: the file was changed; {_AGAIN}"
                 )
-        for name in _walk(root, given):
+        for name in _walk(root):
             if name != MANIFEST_NAME and name not in manifest.files:
                 raise BundleError(
                     f"{given}: the file {shown(name)} is not listed in {MANIFEST_NAME}; remove it or export again"
                 )
         if verify:
-            _check_hashes(root, given, manifest.files)
+            _check_hashes(given, manifest.files)
         return cls(path=root, manifest=manifest, digest=digest)
 
     def file(self, name: str) -> Path:
@@ -126,12 +125,20 @@ def read_manifest(folder: str | os.PathLike[str]) -> tuple[Manifest, str]:
     return _read_manifest(_resolve_folder(given), given)
 
 
-def hash_file(path: str | os.PathLike[str]) -> tuple[int, str]:
-    """Size in bytes and lower-case hexadecimal sha256 of a file. Raises BundleError if it cannot be read."""
+def hash_file(path: str | os.PathLike[str], stop: threading.Event | None = None) -> tuple[int, str]:
+    """Size in bytes and lower-case hexadecimal sha256 of a file, or of its beginning once `stop` is set.
+
+    Raises BundleError if it cannot be read.
+    """
+    hasher, size, block = hashlib.sha256(), 0, memoryview(bytearray(BLOCK_BYTES))
     try:
-        return _hash_blocks(Path(path), None)
+        with open(path, "rb", buffering=0) as file:
+            while (n_bytes := file.readinto(block)) and not (stop and stop.is_set()):
+                hasher.update(block[:n_bytes])  # without the GIL, so threads run in parallel
+                size += n_bytes
     except OSError as error:
         raise _unreadable(Path(path), error) from None
+    return size, hasher.hexdigest()
 
 
 def _unreadable(path: Path, error: OSError) -> BundleError:
@@ -190,50 +197,28 @@ def _parsed(data: bytes, where: str) -> Manifest:
     return Manifest.from_bytes(data, where)
 
 
-def _walk(root: Path, given: Path) -> Iterator[str]:
+def _walk(root: Path) -> Iterator[str]:
     """The names of everything below `root` that is no folder; what the module docstring says is ignored is left out."""
-    pending = [""]
-    n_entries = 0
-    while pending:
-        prefix = pending.pop()
-        try:
-            with os.scandir(root / prefix) as entries:
-                for entry in entries:
-                    n_entries += 1
-                    if n_entries > MAX_ENTRIES:
-                        raise BundleError(f"{given}: more than {MAX_ENTRIES} entries in this folder; expected a bundle")
-                    if entry.name.startswith(".") or entry.name.lower() in _DROPPINGS:
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(f"{prefix}{entry.name}/")
-                    else:
-                        yield prefix + entry.name
-        except OSError as error:
-            raise _unreadable(given / prefix, error) from None
+
+    def refuse(error: OSError) -> NoReturn:
+        raise _unreadable(Path(error.filename), error) from None
+
+    for place, folders, files in os.walk(root, onerror=refuse):
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in links]
+        for name in (*files, *links):
+            if not name.startswith(".") and name.lower() not in _DROPPINGS:
+                yield Path(place, name).relative_to(root).as_posix()
 
 
-def _hash_blocks(path: Path, stop: threading.Event | None) -> tuple[int, str]:
-    hasher = hashlib.sha256()
-    size = 0
-    block = memoryview(bytearray(BLOCK_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        while (n_bytes := file.readinto(block)) and not (stop and stop.is_set()):
-            hasher.update(block[:n_bytes])  # without the GIL, so threads run in parallel
-            size += n_bytes
-    return size, hasher.hexdigest()
-
-
-def _check_hashes(root: Path, given: Path, files: Mapping[str, FileEntry]) -> None:
+def _check_hashes(given: Path, files: Mapping[str, FileEntry]) -> None:
     """Hash all files, the largest first; the first that differs ends it. Ctrl-C ends it within a block."""
     stop = threading.Event()
 
     def check(name: str) -> None:
         if stop.is_set():
             return
-        try:
-            size, digest = _hash_blocks(root / name, stop)
-        except OSError as error:
-            raise _unreadable(given / name, error) from None
+        size, digest = hash_file(given / name, stop)
         if not stop.is_set() and (size, digest) != (files[name].size, files[name].sha256):
             expected = files[name].sha256
             raise BundleError(
@@ -253,12 +238,10 @@ def _check_hashes(root: Path, given: Path, files: Mapping[str, FileEntry]) -> No
 
 def encoder_fingerprint(manifest: Manifest) -> str:
     """SHA-256, in hex, over the contents of a bundle's encoder files: equal means the same encoder, bit for bit."""
-    stem = manifest.graphs["encoder"].file.removesuffix(".onnx")
-    hasher = hashlib.sha256()
-    for name in sorted(manifest.files):
-        if name in (f"{stem}.onnx", f"{stem}.data"):
-            hasher.update(f"{name.removeprefix(stem)} {manifest.files[name].sha256}\n".encode())
-    return hasher.hexdigest()
+    contents = [
+        f"{Path(name).suffix} {entry.sha256}\n" for name, entry in sorted(graph_files(manifest, "encoder").items())
+    ]
+    return hashlib.sha256("".join(contents).encode()).hexdigest()
 
 
 def choose_bundle(

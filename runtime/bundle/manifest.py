@@ -329,18 +329,13 @@ def _check_range(values: tuple[int, ...], end: int, where: str, key: str) -> Non
         raise refusal(wrong, where, key, f"an integer from 0 to {end - 1}")
 
 
-def require_cross_attention(manifest: Manifest) -> None:
-    """Raises UsageError for a speech LLM."""
+def require_align(manifest: Manifest, where: object) -> None:
+    """Raises BundleError when the bundle at `where` lacks what word times need, UsageError for a speech LLM."""
     if manifest.kind == SPEECH:
         raise UsageError(
             f"{manifest.name} is a speech LLM, which has no cross-attention to read word times from; leave them "
             "out, or give a Whisper model"
         )
-
-
-def require_align(manifest: Manifest, where: object) -> None:
-    """Raises BundleError when the bundle at `where` lacks what word times need, UsageError for a speech LLM."""
-    require_cross_attention(manifest)
     if ALIGN_GRAPH not in manifest.graphs:
         raise BundleError(f"{where}: this bundle has no graph for word timestamps; export the model again")
 
@@ -394,15 +389,19 @@ def check_share(share: float, draft: Manifest, target: Manifest, option: str = "
 
 def is_larger(draft: Manifest, target: Manifest) -> bool:
     """Whether the draft's decoder has more weights, so that its drafts save passes of the target and no time."""
-    return decoder_weights(draft.dims) > decoder_weights(target.dims)
-
-
-def decoder_weights(dims: Dims) -> int:
-    """Weights of the decoder that a pass reads."""
-    return dims.n_text_layer * 16 * dims.n_text_state**2 + dims.n_vocab * dims.n_text_state
+    weights = [
+        dims.n_text_layer * 16 * dims.n_text_state**2 + dims.n_vocab * dims.n_text_state
+        for dims in (draft.dims, target.dims)
+    ]
+    return weights[0] > weights[1]
 
 
 def graph_bytes(manifest: Manifest, graph: str) -> int:
     """Bytes of a graph's files, 1 at least: about what a pass reads."""
+    return max(1, sum(entry.size for entry in graph_files(manifest, graph).values()))
+
+
+def graph_files(manifest: Manifest, graph: str) -> dict[str, FileEntry]:
+    """The files of a graph by name: itself, and its weights."""
     stem = manifest.graphs[graph].file.removesuffix(".onnx")
-    return max(1, sum(manifest.files[name].size for name in (f"{stem}.onnx", f"{stem}.data") if name in manifest.files))
+    return {name: manifest.files[name] for name in (f"{stem}.onnx", f"{stem}.data") if name in manifest.files}
