@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import math
+import reprlib
 import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -25,21 +26,14 @@ T = TypeVar("T")
 REMEDY = "the bundle is damaged or was not written by specedge, export it again"
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 1
+_SHORT.maxstring = _SHORT.maxother = MAX_SHOWN
+
+
 def shown(value: object) -> str:
-    """A short ASCII picture of `value` for a message: control characters escaped, long values cut."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return f"an object of {len(value)}"
-    if isinstance(value, (list, tuple)):
-        return f"a list of {len(value)}"
-    if isinstance(value, int):
-        return str(value) if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
-    if isinstance(value, str):
-        return ascii(value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + "...")
-    return repr(value) if isinstance(value, float) else f"a {type(value).__name__}"
+    """A short picture of `value` for a message: control characters escaped, long values cut."""
+    return _SHORT.repr(value)
 
 
 def parse_object(data: bytes, where: str) -> dict[str, Any]:
