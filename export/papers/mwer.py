@@ -127,9 +127,8 @@ def nbest_lists(
         search = BeamOptions(
             beam_size=plan.beam_size, tau=plan.tau, limit=limit, useless=rules.forbidden | {special.eot}
         )
-        state = engine.start(heard)
+        state = engine.start(heard, keeps_hidden=True)
         try:
-            engine.keep_hidden(state)
             row = engine.forward(state, prompt, [len(prompt) - 1])[0]
             engine.commit(state, len(prompt))
             found = grouped_search(engine, state, row, rules, heads, search)

@@ -284,9 +284,8 @@ class Target:
 
     def rows(self, features: Features, ids: Sequence[int]) -> Float:
         """The last hidden rows f32 [len(ids), n_text_state] of a text with its prompt."""
-        state = self.engine.start(features)
+        state = self.engine.start(features, keeps_hidden=True)
         try:
-            self.engine.keep_hidden(state)
             self.engine.forward(state, ids, [len(ids) - 1])
             self.engine.commit(state, len(ids))
             if state.hidden is None:

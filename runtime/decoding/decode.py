@@ -136,10 +136,8 @@ def decoding(
     """
     guard = drafter if isinstance(drafter, Guard) else Guard(drafter)
     window = _Window(engine, features, tuple(prompt_ids), options, guard, n_paths)
-    state = engine.start(features)
+    state = engine.start(features, keeps_hidden=guard.reads_hidden)
     try:
-        if guard.reads_hidden:
-            engine.keep_hidden(state)
         engine.recall(state, window.prompt[:-1])
         if options.temperature == 0 and options.beam_size > 1:
             best = yield from window.beams(state)

@@ -194,12 +194,11 @@ class DraftText:
         self, model: DraftModel, features: Features, factors: Factors | None = None, *, gives_hidden: bool = False
     ) -> None:
         self._engine = model.engine
-        self._state = self._engine.start(features, factors)
         self._shortlist = model.shortlist
         if self._shortlist is not None:
             self._row = np.empty(self._shortlist.n_vocab, np.float32)
-        if gives_hidden or self._shortlist is not None:
-            self._engine.keep_hidden(self._state)
+        keeps_hidden = gives_hidden or self._shortlist is not None
+        self._state = self._engine.start(features, factors, keeps_hidden=keeps_hidden)
         self._ids: list[int] = []
         self.n_rows = 0
 
@@ -207,11 +206,9 @@ class DraftText:
     def hidden(self) -> NDArray[np.float32]:
         """The hidden row behind the ids of the last `follow`, before any factors, float32 [n_text_state].
 
-        Valid until the next `follow`. Raises UsageError if it was not asked for.
+        Valid until the next `follow`; for a text that `gives_hidden` or has a shortlist.
         """
-        if self._state.hidden is None:
-            raise UsageError("the hidden rows of this text were not asked for")
-        row: NDArray[np.float32] = self._state.hidden[self._state.length - 1]
+        row: NDArray[np.float32] = self._state.memory.hidden[self._state.length - 1]
         return row
 
     def follow(self, ids: Sequence[int]) -> NDArray[np.float32]:

@@ -326,30 +326,23 @@ class Engine:
         ]
 
     # ------------------------------------------------------------------------------------------------------- decoder
-    def start(self, features: Features, factors: Factors | None = None) -> State:
-        """An empty text over one window; `release` gives its buffers back. factors: for an engine that `learns`."""
+    def start(self, features: Features, factors: Factors | None = None, *, keeps_hidden: bool = False) -> State:
+        """An empty text over one window; `release` gives its buffers back.
+
+        factors: for an engine that `learns`; keeps_hidden: whether `hidden` of the state is wanted.
+        """
         self._budget.hold(features, self._window_bytes(len(features.hidden)))
-        memory = self._kv_cache.take(shares_passes=self.shares_passes)
+        n_hidden = self.dims.n_text_state if keeps_hidden else 0
+        memory = self._kv_cache.take(n_hidden, shares_passes=self.shares_passes)
         return State(memory=memory, features=features, factors=factors)
 
     def fork(self, state: State) -> State:
         """A second text with the committed rows of `state`; `release` gives its buffers back."""
-        n_hidden = 0 if state.hidden is None else self.dims.n_text_state
-        memory = self._kv_cache.take(n_hidden, state.memory, shares_passes=self.shares_passes)
+        memory = self._kv_cache.take(state.memory.n_hidden, state.memory, shares_passes=self.shares_passes)
         copy = State(memory=memory, features=state.features, factors=state.factors, is_fork=True)
         copy_rows(state, copy)
-        if state.hidden is not None:
-            copy.hidden = copy.memory.hidden[: self.dims.n_text_ctx]
-            copy.hidden[: state.length] = state.hidden[: state.length]
+        copy.memory.hidden[: state.length] = state.memory.hidden[: state.length]
         return copy
-
-    def keep_hidden(self, state: State) -> None:
-        """Keep the decoder's last hidden row of every row committed, in `state.hidden`. UsageError when some are."""
-        if state.length:
-            raise UsageError(f"hidden rows are kept from the first row on, and {state.length} are committed")
-        self._kv_cache.give_back(state, shares_passes=self.shares_passes)
-        state.memory = self._kv_cache.take(self.dims.n_text_state, shares_passes=self.shares_passes)
-        state.hidden = state.memory.hidden[: self.dims.n_text_ctx]
 
     def recall(self, state: State, ids: Sequence[int]) -> None:
         """Commit those first rows of `ids` that the buffers of a text without rows still have from the one before.
@@ -533,9 +526,9 @@ class Engine:
         if not 0 <= n_rows <= n_open:
             raise UsageError(f"a commit of {n_rows} rows: expected 0 to {n_open}, the rows of the last pass")
         start, stop = state.length, state.length + n_rows
-        hidden = state.new_hidden[path] if state.hidden is not None else None
-        if state.hidden is not None and hidden is not None:
-            state.hidden[start:stop] = hidden[0, :n_rows]
+        hidden = state.new_hidden[path] if n_rows else None
+        if state.memory.n_hidden and hidden is not None:
+            state.memory.hidden[start:stop] = hidden[0, :n_rows]
         rows, state.length = state.memory.rows, stop
         del rows[start:]
         n_new = stop - len(rows)

@@ -166,8 +166,7 @@ class TextMemory:
 class State:
     """The KV cache of one text: `length` rows are committed, rows beyond are scratch.
 
-    hidden: the decoder's last hidden row of each committed row, float32 [n_slots, n_text_state], if
-    `Engine.keep_hidden` asked for it; branches: texts for the other paths of a pass over several; is_fork: whether it
+    branches: texts for the other paths of a pass over several; is_fork: whether it
     began as another text. Of the last pass: n_open, the rows of each path that `commit` may keep; new_hidden, their
     hidden rows, for each path float32 [1, n_rows, n_text_state]; lease, what keeps its logits, where they were shared.
     """
@@ -176,12 +175,16 @@ class State:
     memory: TextMemory
     features: Features
     factors: Factors | None = None
-    hidden: NDArray[np.float32] | None = None
     branches: list[State] = field(default_factory=list)
     n_open: tuple[int, ...] = ()
     new_hidden: Sequence[NDArray[np.float32] | None] = ()
     lease: Lease | None = None
     is_fork: bool = False
+
+    @property
+    def hidden(self) -> NDArray[np.float32] | None:
+        """The decoder's last hidden row of each committed row, float32 [n_slots, n_text_state]; None if not kept."""
+        return self.memory.hidden if self.memory.n_hidden else None
 
 
 class WantedRows(NamedTuple):

@@ -145,9 +145,9 @@ class FakeEngine(ABC):
     def logits(self, features: Any, prefix: tuple[int, ...]) -> NDArray[np.float32]:
         """The row f32[n_vocab] that follows `prefix`."""
 
-    def start(self, features: Any) -> FakeState:
+    def start(self, features: Any, *, keeps_hidden: bool = False) -> FakeState:
         self.n_open += 1
-        return FakeState(features)
+        return FakeState(features, keeps_hidden=keeps_hidden)
 
     def forward(
         self, state: FakeState, ids: Sequence[int], logit_rows: Sequence[int] | None = None
@@ -175,10 +175,6 @@ class FakeEngine(ABC):
         assert not state.released
         self.n_open += 1
         return FakeState(state.features, list(state.ids), keeps_hidden=state.keeps_hidden)
-
-    def keep_hidden(self, state: FakeState) -> None:
-        assert not state.released and not state.ids, "hidden rows are kept from the first row on"
-        state.keeps_hidden = True
 
     def recall(self, state: FakeState, ids: Sequence[int]) -> None:
         assert not state.released and not state.ids, "rows are recalled before the first pass"

@@ -32,8 +32,7 @@ def test_what_has_learned_nothing_gives_the_decoders_bits(precision: str, varian
     model = DraftModel(learnable(precision, variant), threads=1, learns=True)
     features = made.encode(noise_mel(made.dims.n_mels, 200))
     text = DraftText(model, features, factors(made.dims.n_text_state, 0.0), gives_hidden=True)
-    state = made.start(features)
-    made.keep_hidden(state)
+    state = made.start(features, keeps_hidden=True)
     for length in (3, 4, 9):
         ids = list(range(5, 5 + length))
         expected = made.forward(state, ids[state.length :], [length - state.length - 1])[0].copy()

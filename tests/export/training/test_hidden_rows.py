@@ -37,8 +37,7 @@ def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: py
         assert text.ids[-1] == special.eot and len(text.ids) - 4 <= len(text.hidden) <= len(text.ids) - 2
         features = target.encode(windows[text.source])
         assert (text.features == whole_window(features).astype(np.float16)).all()
-        state = target.engine.start(features)
-        target.engine.keep_hidden(state)
+        state = target.engine.start(features, keeps_hidden=True)
         target.engine.forward(state, text.ids[:-2])
         target.engine.commit(state, len(text.hidden))
         assert (text.hidden == state.hidden[: len(text.hidden)].astype(np.float16)).all()

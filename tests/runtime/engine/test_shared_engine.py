@@ -139,9 +139,9 @@ class Slow(Engine):
         self.inside = self.most = self.n_merged = 0
         self.log: list[tuple[str, int]] = []
 
-    def start(self, features: Features, factors: Any = None) -> State:
+    def start(self, features: Features, factors: Any = None, **more: Any) -> State:
         self._note("start")
-        return super().start(features, factors)
+        return super().start(features, factors, **more)
 
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> Any:
         self._note("forward")
@@ -220,7 +220,7 @@ def test_texts_of_several_threads_are_in_work_at_once_and_passes_are_not(slow: S
 def test_a_text_that_cannot_begin_or_end_holds_nobody_up(
     slow: Slow, window: Features, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise OSError("gone")
 
     for name in ("start", "forward", "release"):

@@ -15,9 +15,7 @@ def test_texts_hear_their_own_audio_in_whatever_order_they_begin(keeps_hidden: b
     windows = [made.encode(noise_mel(made.dims.n_mels, 2 * made.dims.n_audio_ctx, seed)) for seed in (0, 1)]
     found: dict[int, list[bytes]] = {0: [], 1: []}
     for order in ((0, 1), (1, 0), (0, 0)):
-        states = [made.start(windows[at]) for at in order]
-        for state in states if keeps_hidden else ():
-            made.keep_hidden(state)
+        states = [made.start(windows[at], keeps_hidden=keeps_hidden) for at in order]
         for at, state in zip(order, states, strict=True):
             row = made.forward(state, IDS)[-1].tobytes()
             made.commit(state, len(IDS))

@@ -171,8 +171,7 @@ class Heads:
 
 def begun(model: Model) -> tuple[Any, NDArray[np.float32]]:
     """A state behind the prompt, and the prompt's last row."""
-    state = model.start(FEATURES)
-    model.keep_hidden(state)
+    state = model.start(FEATURES, keeps_hidden=True)
     row = model.forward(state, PROMPT)[-1]
     model.commit(state, len(PROMPT))
     model.n_passes = 0
