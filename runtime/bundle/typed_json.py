@@ -21,7 +21,6 @@ MAX_DEPTH = 24
 MAX_VALUES = 200_000  # a 32-layer decoder's signature is about 5,000
 MAX_SHOWN = 60
 MAX_TEXT = 1000
-MAX_MEMBERS = 4096
 T = TypeVar("T")
 REMEDY = "the bundle is damaged or was not written by specedge, export it again"
 
@@ -109,12 +108,10 @@ def inner(key: str, name: str) -> str:
     return f"{key}.{label}" if key else label
 
 
-def members(value: object, where: str, key: str, most: int = MAX_MEMBERS) -> dict[str, Any]:
+def members(value: object, where: str, key: str) -> dict[str, Any]:
     """`value`, an object. Raises BundleError."""
     if not isinstance(value, dict):
         raise refusal(value, where, key, "an object")
-    if len(value) > most:
-        raise refusal(value, where, key, f"at most {most} members")
     return value
 
 

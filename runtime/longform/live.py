@@ -106,7 +106,7 @@ class LiveTranscriber:
     owns_drafter
         close the drafter behind the last pass.
 
-    Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `Transcription` raises.
+    Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `transcribe` raises.
     After an Interrupted the audio taken in so far is still there, without the rest of that block: `finish` or `feed`
     may follow.
     """

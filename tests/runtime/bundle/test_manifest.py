@@ -250,11 +250,6 @@ HOSTILE: list[tuple[tuple[Any, ...], Any, str]] = [
     (("graphs", "decoder", "outputs", 0, "shape"), [-1], "graphs.decoder.outputs[0].shape: found [-1]"),
     (("graphs", "decoder", "outputs", 0, "shape"), [1.5], "graphs.decoder.outputs[0].shape[0]: found 1.5"),
     (("graphs", "decoder", "outputs", 0, "shape"), [""], "graphs.decoder.outputs[0].shape[0]: found ''"),
-    (
-        ("graphs", "decoder", "outputs", 0, "shape"),
-        [1] * 17,
-        "shape: found [1, 1, 1, 1, 1, 1, ...], expected at most 16 axes",
-    ),
     (("quantisation",), [], "quantisation: found [], expected an object"),
     (("selfcheck",), None, "selfcheck: found None, expected an object"),
     (("vocabulary_sha256",), "A" * 64, "vocabulary_sha256: found 'AAA"),
@@ -292,9 +287,3 @@ def test_hostile_values(value: Any, keys: tuple[Any, ...], new: Any, message: st
     assert str(caught.value).startswith("m.json: ")
     assert message in str(caught.value)
     assert len(str(caught.value)) < 500
-
-
-def test_a_million_listed_files_are_refused(value: Any) -> None:
-    changed = {**value, "files": {f"f{i}": ENTRY for i in range(5000)}}
-    with pytest.raises(BundleError, match="files: found {.*}, expected at most 4096 members"):
-        Manifest.from_bytes(json.dumps(changed).encode(), "m.json")
