@@ -50,7 +50,7 @@ from .kv_cache import Features as Features
 from .kv_cache import State as State
 from .many import BIAS, ManyPass, by_position
 from .providers import ProviderEncoder, has_choice, open_provider, quicker_encoder
-from .scheduler import Budget, Pass, Scheduler
+from .scheduler import Budget, Scheduler, Turn
 from .session import (
     Canceller,
     Session,
@@ -372,20 +372,19 @@ class Engine:
         `[len(logit_rows), n_vocab]`, valid until the next pass over that text. Raises as `forward`, and BundleError
         when the graph cannot be loaded.
         """
-        asked = Pass([WantedRows(state, ids, self._wanted(state, ids, rows)) for state, ids, rows in texts])
+        wanted = [WantedRows(state, ids, self._wanted(state, ids, rows)) for state, ids, rows in texts]
         for state, _, _ in texts:
             state.n_open, state.lease = (), None
-        self.lock.run(asked)
-        return list(asked.logits)
+        return list(self.lock.run(wanted))
 
-    def _run_passes(self, passes: Sequence[Pass]) -> None:
+    def _run_passes(self, turns: Sequence[Turn]) -> None:
         """Run what callers asked for, in one pass where its texts can share one."""
-        texts = passes[0].texts if len(passes) == 1 else [text for asked in passes for text in asked.texts]
+        texts = [text for turn in turns for text in turn.texts]
         for state, _, _ in texts:
             del state.memory.rows[state.length :]
         logits = list(self._run_shared(texts) if self._can_share(texts) else self._run_alone(texts))
-        for asked in passes:
-            asked.logits, logits = logits[: len(asked.texts)], logits[len(asked.texts) :]
+        for turn in turns:
+            turn.logits, logits = logits[: len(turn.texts)], logits[len(turn.texts) :]
 
     def _run_alone(self, texts: Sequence[WantedRows]) -> Iterator[NDArray[np.float32]]:
         for state, ids, wanted in texts:
@@ -437,15 +436,15 @@ class Engine:
             log.warning("callers of %s share no passes: %s", self.bundle.manifest.name, error)
         return self.shares_passes and self.is_exact is True
 
-    def _fits(self, passes: Sequence[Pass], more: Pass) -> bool:
-        """Whether `more` can be run together with `passes`, asked where `_merges`."""
-        return self._can_share([text for asked in (*passes, more) for text in asked.texts])
+    def _fits(self, turns: Sequence[Turn], more: Turn) -> bool:
+        """Whether the pass of `more` can be run together with those of `turns`, asked where `_merges`."""
+        return self._can_share([text for turn in (*turns, more) for text in turn.texts])
 
     def _can_share(self, texts: Sequence[WantedRows]) -> bool:
         """Whether one pass over `texts` is possible and has their bits."""
-        states = [state for state, _, _ in texts]
-        if not self.shares_passes or not 2 <= len(states) <= MAX_TEXTS:
+        if not self.shares_passes or not 2 <= len(texts) <= MAX_TEXTS:
             return False
+        states = [state for state, _, _ in texts]
         # Attention takes as many rows of each text as of the widest, padded to an even number.
         longest, widest = max(state.length for state in states), max(len(ids) for _, ids, _ in texts)
         if len(texts) * widest > MAX_SHARED_ROWS or longest + widest + widest % 2 > self._kv_cache.n_slots:
@@ -498,9 +497,7 @@ class Engine:
         texts = [(state, (pending, *paths[0]))]
         for i, path in enumerate(paths[1:]):
             if i == len(state.branches):
-                n_hidden = state.memory.n_hidden
-                memory = self._kv_cache.take(n_hidden, state.memory, shares_passes=self.shares_passes)
-                state.branches.append(State(memory=memory, features=state.features, factors=state.factors))
+                state.branches.append(self.fork(state))
             copy_rows(state, state.branches[i])
             texts.append((state.branches[i], (pending, *path)))
         # What paths begin with alike is read off once.

@@ -33,29 +33,20 @@ _IDLE_S = 0.5  # so long holders may be busy with other things, such as a drafte
 _LOOKS_S = 0.1
 
 
-class Pass:
-    """Rows of one or several texts that a caller wants run, see `Engine.forward_many`; `logits` of each text then.
+class Turn:
+    """A thread at work or in line, for a pass over the rows `texts`, see `Engine.forward_many`; without any, alone.
 
-    is_alone: whether it must not share a pass, because one that it shared failed.
+    logits: of each text, once it `is_done`; is_alone: whether its pass must not be shared, because one that it shared
+    failed; is_quick: whether the thread came back soon.
     """
 
-    __slots__ = ("error", "is_alone", "is_done", "logits", "texts")
+    __slots__ = ("depth", "error", "is_alone", "is_done", "is_quick", "logits", "texts", "thread", "wake")
 
-    def __init__(self, texts: Sequence[Any]) -> None:
-        self.texts = texts
+    def __init__(self, texts: Sequence[Any] = ()) -> None:
+        self.thread, self.texts, self.depth = threading.get_ident(), texts, 1
         self.logits: Sequence[Any] = ()
         self.error: Interrupted | None = None
-        self.is_alone = self.is_done = False
-
-
-class _Turn:
-    """A thread at work or in line; `asked` None for what must be alone. is_quick: whether it came back soon."""
-
-    __slots__ = ("asked", "depth", "is_quick", "thread", "wake")
-
-    def __init__(self, thread: int, asked: Pass | None, *, is_quick: bool = False) -> None:
-        self.thread, self.asked, self.is_quick = thread, asked, is_quick
-        self.depth = 1
+        self.is_alone = self.is_done = self.is_quick = False
         self.wake = threading.Lock()
         self.wake.acquire()
 
@@ -63,8 +54,8 @@ class _Turn:
 class Scheduler:
     """The lock of an engine, fair and reentrant.
 
-    execute: runs passes together and sets their `logits`; fits: whether one more pass can be run together with others,
-    asked only where `merges` says that passes can be merged at all.
+    execute: runs the passes of turns together and sets their `logits`; fits: whether one more can be run together with
+    others, asked only where `merges` says that passes can be merged at all.
     """
 
     # Ctrl-C may be raised at any call in here. So whoever is at work is told by one store (`_owner`), and `_leave` and
@@ -72,9 +63,9 @@ class Scheduler:
 
     def __init__(
         self,
-        execute: Callable[[Sequence[Pass]], None],
+        execute: Callable[[Sequence[Turn]], None],
         merges: Callable[[], bool],
-        fits: Callable[[Sequence[Pass], Pass], bool],
+        fits: Callable[[Sequence[Turn], Turn], bool],
     ) -> None:
         self._execute, self._merges, self._fits = execute, merges, fits
         self._before = threading.local()  # `returned_s`: when this thread's last pass was over
@@ -82,10 +73,10 @@ class Scheduler:
 
     def _reset(self) -> None:
         self._mutex = threading.Lock()
-        self._owner: _Turn | None = None
-        self._line: list[_Turn] = []
-        self._in_flight: Sequence[_Turn] = ()  # taken along by the owner
-        self._gathering: _Turn | None = None  # the owner, while it waits for the threads `_missing`
+        self._owner: Turn | None = None
+        self._line: list[Turn] = []
+        self._in_flight: Sequence[Turn] = ()  # taken along by the owner
+        self._gathering: Turn | None = None  # the owner, while it waits for the threads `_missing`
         self._missing: set[int] = set()
         self._expected: set[int] = set()  # threads of the last pass that are likely to be back soon
         self._ended_s, self._pass_s = _NEVER, 0.0
@@ -105,11 +96,11 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------------ being alone
     def acquire(self, timeout: float = -1) -> bool:
         """Have the engine for this thread alone, once it is its turn; False if that takes over `timeout` seconds."""
-        thread, owner = threading.get_ident(), self._owner
-        if owner is not None and owner.thread == thread:
+        owner = self._owner
+        if owner is not None and owner.thread == threading.get_ident():
             owner.depth += 1
             return True
-        turn = _Turn(thread, None)
+        turn = Turn()
         try:
             return self._is_first(turn) or turn.wake.acquire(timeout=timeout) or self._gave_up(turn)
         except BaseException:
@@ -132,70 +123,73 @@ class Scheduler:
         self.release()
 
     # -------------------------------------------------------------------------------------------------- passes
-    def run(self, asked: Pass) -> None:
-        """Have `asked` run, alone or together with others. Raises what running it raises, and nothing of the others."""
+    def run(self, texts: Sequence[Any]) -> Sequence[Any]:
+        """The logits of a pass over `texts`, alone or together with others.
+
+        Raises what running it raises, and nothing of the others.
+        """
+        turn = Turn(texts)
         if self.is_mine:
-            self._execute([asked])
-            return
-        started_s = time.perf_counter()
-        is_quick = started_s - getattr(self._before, "returned_s", _NEVER) <= PATIENCE * self._pass_s
-        turn = _Turn(threading.get_ident(), asked, is_quick=is_quick)
+            self._execute([turn])
+            return turn.logits
+        before_s = getattr(self._before, "returned_s", _NEVER)
+        turn.is_quick = time.perf_counter() - before_s <= PATIENCE * self._pass_s
         try:
             if not self._is_first(turn):
                 turn.wake.acquire()
-            if not asked.is_done:
-                self._lead(turn, asked)
+            if not turn.is_done:
+                self._lead(turn)
         finally:
             _surely(self._leave, turn)
         self._before.returned_s = time.perf_counter()
-        if asked.error is not None:
-            raise asked.error
+        if turn.error is not None:
+            raise turn.error
+        return turn.logits
 
-    def _lead(self, turn: _Turn, asked: Pass) -> None:
-        """Run `asked`, the pass of `turn`, and those that it takes along."""
-        passes = [asked]
+    def _lead(self, turn: Turn) -> None:
+        """Run the pass of `turn`, and those that it takes along."""
+        turns = [turn]
         try:
-            passes += self._taken_along(turn, asked)
+            turns += self._taken_along(turn)
             started_s = time.perf_counter()
-            self._execute(passes)
+            self._execute(turns)
             self._ended_s = time.perf_counter()
             self._pass_s = self._ended_s - started_s
-            for one in passes:
+            for one in turns:
                 one.is_done = True
         except Interrupted as error:
-            for one in passes[1:]:
+            for one in turns[1:]:
                 one.error, one.is_done = type(error)(*error.args), True
             raise
         except Exception:
-            if len(passes) == 1:
+            if len(turns) == 1:
                 raise
-            for one in passes:  # whose fault it was is seen when each is run by its own thread
+            for one in turns:  # whose fault it was is seen when each is run by its own thread
                 one.is_alone = True
         finally:
             self._expected = {one.thread for one in (turn, *self._in_flight) if one.is_quick}
             if self._in_flight:
                 _surely(self._let_go)
-        if not asked.is_done:
-            self._execute([asked])
+        if not turn.is_done:
+            self._execute([turn])
 
-    def _taken_along(self, turn: _Turn, asked: Pass) -> list[Pass]:
-        """The passes in line that fit beside `asked`, in their order; they are in flight then."""
-        are_others = any(other.asked for other in self._line) or not self._expected <= {turn.thread}
-        if not are_others or asked.is_alone or not self._merges():
+    def _taken_along(self, turn: Turn) -> list[Turn]:
+        """Those in line whose passes fit beside that of `turn`, in their order; they are in flight then."""
+        are_others = any(other.texts for other in self._line) or not self._expected <= {turn.thread}
+        if not are_others or turn.is_alone or not self._merges():
             return []
         self._gather(turn)
         with self._mutex:
             self._gathering = None
-            passes, taken = [asked], list[_Turn]()
+            taken: list[Turn] = []
             for other in self._line:
-                if other.asked is not None and not other.asked.is_alone and self._fits(passes, other.asked):
-                    passes.append(other.asked)
+                if other.texts and not other.is_alone and self._fits([turn, *taken], other):
                     taken.append(other)
             line = [other for other in self._line if other not in taken]
             self._in_flight, self._line = taken, line
-        return passes[1:]
+        return taken
 
-    def _gather(self, turn: _Turn) -> None:
+    def _gather(self, turn: Turn) -> None:
         """Wait for those of the last pass who are likely to be back at once."""
         until_s = self._ended_s + PATIENCE * self._pass_s
         with self._mutex:
@@ -210,7 +204,7 @@ class Scheduler:
     def _let_go(self) -> None:
         """Wake the callers that were taken along; those whose pass was not run are the first in line again."""
         with self._mutex:
-            done = [other for other in self._in_flight if other.asked is not None and other.asked.is_done]
+            done = [other for other in self._in_flight if other.is_done]
             again = [other for other in self._in_flight if other not in done and other not in self._line]
             self._line = again + self._line
             for other in done:
@@ -219,7 +213,7 @@ class Scheduler:
             self._in_flight = ()
 
     # -------------------------------------------------------------------------------------------------- the line
-    def _is_first(self, turn: _Turn) -> bool:
+    def _is_first(self, turn: Turn) -> bool:
         """Whether nobody is at work, so that it is the turn of `turn`; else it is in line now."""
         with self._mutex:
             if self._owner is None:
@@ -233,7 +227,7 @@ class Scheduler:
                     gathering.wake.release()
             return False
 
-    def _gave_up(self, turn: _Turn) -> bool:
+    def _gave_up(self, turn: Turn) -> bool:
         """Leave the line. Returns whether it was the turn of `turn` after all."""
         with self._mutex:
             if self._owner is turn:
@@ -241,7 +235,7 @@ class Scheduler:
             self._line.remove(turn)
             return False
 
-    def _leave(self, turn: _Turn) -> None:
+    def _leave(self, turn: Turn) -> None:
         """Give up the turn, or the place in line; a pass that another thread runs is waited for first."""
         while True:
             with self._mutex:
@@ -251,7 +245,7 @@ class Scheduler:
                         self._line = line
                         return
                     self._gathering, self._left_s = None, time.perf_counter()
-                    following = self._following(line, was_pass=turn.asked is not None) if line else None
+                    following = self._following(line, was_pass=bool(turn.texts)) if line else None
                     line = [other for other in line if other is not following] if line else line
                     self._line, self._owner = line, following
                     if following is not None:
@@ -259,9 +253,9 @@ class Scheduler:
                     return
             turn.wake.acquire()
 
-    def _following(self, line: Sequence[_Turn], *, was_pass: bool) -> _Turn | None:
+    def _following(self, line: Sequence[Turn], *, was_pass: bool) -> Turn | None:
         """Who is next: the first in line, but behind what was alone the first pass."""
-        passes = [] if was_pass else [turn for turn in line if turn.asked is not None]
+        passes = [] if was_pass else [turn for turn in line if turn.texts]
         return next(iter([*passes, *line]), None)
 
     # ---------------------------------------------------------------------------------------------------- forking

@@ -18,7 +18,7 @@ from specedge.errors import Interrupted, UsageError
 from specedge.runtime.engine import scheduler
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.kv_cache import MAX_TEXTS
-from specedge.runtime.engine.scheduler import Pass, Scheduler
+from specedge.runtime.engine.scheduler import Scheduler, Turn
 from support import exported
 from support.paths import DEMO, samples
 
@@ -36,9 +36,9 @@ class Counted(Scheduler):
         self.n_turns = self.longest_wait = self.most_texts = 0
         self._asked: dict[int, int] = {}
 
-    def run(self, asked: Pass) -> None:
-        self._asked[id(asked)] = self.n_turns
-        super().run(asked)
+    def run(self, texts: Sequence[Any]) -> Sequence[Any]:
+        self._asked[id(texts)] = self.n_turns
+        return super().run(texts)
 
     def acquire(self, timeout: float = -1) -> bool:
         before = self.n_turns
@@ -47,8 +47,8 @@ class Counted(Scheduler):
         self.n_turns += 1
         return has
 
-    def _counted(self, passes: Sequence[Pass]) -> None:
-        waits = [self.n_turns - self._asked.pop(id(one), self.n_turns) for one in passes]
+    def _counted(self, passes: Sequence[Turn]) -> None:
+        waits = [self.n_turns - self._asked.pop(id(one.texts), self.n_turns) for one in passes]
         self.longest_wait = max(self.longest_wait, *waits)
         self.most_texts = max(self.most_texts, sum(len(one.texts) for one in passes))
         self.n_turns += 1

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from specedge.errors import SpecedgeError, Terminated
-from specedge.runtime.engine.scheduler import Pass, Scheduler
+from specedge.runtime.engine.scheduler import Scheduler, Turn
 
 WAIT_S = 30
 
@@ -26,9 +26,7 @@ class Machine:
         self.holding, self.go = threading.Event(), threading.Event()
 
     def run(self, name: str) -> Any:
-        asked = Pass([name])
-        self.scheduler.run(asked)
-        return list(asked.logits)
+        return list(self.scheduler.run([name]))
 
     def alone(self, name: str) -> None:
         with self.scheduler:
@@ -41,7 +39,7 @@ class Machine:
             assert time.monotonic() < until
             time.sleep(0.001)
 
-    def _run(self, passes: Sequence[Pass]) -> None:
+    def _run(self, passes: Sequence[Turn]) -> None:
         names = [name for asked in passes for name in asked.texts]
         self.log.append(names)
         if "hold" in names:

@@ -24,7 +24,7 @@ from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.engine.engine import Engine, Features, State, wait_before_fork
 from specedge.runtime.engine.kv_cache import MAX_TEXTS
-from specedge.runtime.engine.scheduler import Pass
+from specedge.runtime.engine.scheduler import Turn
 from specedge.runtime.longform.segments import Segment
 from support import exported
 
@@ -154,7 +154,7 @@ class Slow(Engine):
     def _note(self, name: str) -> None:
         self.log.append((name, threading.get_ident()))
 
-    def _run_passes(self, passes: Sequence[Pass]) -> None:
+    def _run_passes(self, passes: Sequence[Turn]) -> None:
         self.inside += 1
         self.most = max(self.most, self.inside)
         self._note("pass")
