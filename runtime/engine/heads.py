@@ -19,25 +19,9 @@ from specedge.errors import BundleError
 from ..bundle.bundle import Bundle
 from ..options import BLOCK_KIND, BLOCK_KV_GRAPH
 from .engine import cross_keys_values
-from .session import Binding, Canceller, OrtValue, Session, bind_array_input, bind_array_output, load_graph, ort_value
+from .session import Canceller, OrtValue, Session, bind_array_input, bind_array_output, load_graph, ort_value
 
 _MOST_SIZES = 16  # numbers of rows whose arrays are kept
-
-
-class _Choices:
-    """The arrays of one guess of `n_choices` tokens of each head."""
-
-    def __init__(self, n_heads: int, n_choices: int) -> None:
-        self.n_choices = np.array([n_choices], np.int64)
-        self.ids = np.empty((n_heads, n_choices), np.int64)
-        self.probs = np.empty((n_heads, n_choices), np.float32)
-        self._wanted = ort_value(self.n_choices)
-        self._found = {"ids": ort_value(self.ids), "probs": ort_value(self.probs)}
-
-    def bind(self, binding: Binding) -> None:
-        binding.bind_ortvalue_input("n_choices", self._wanted)
-        for name, value in self._found.items():
-            binding.bind_ortvalue_output(name, value)
 
 
 class HeadsPass:
@@ -68,7 +52,8 @@ class HeadsPass:
     def _start(self) -> None:
         """Buffers of its own, and no text."""
         self._binding = self._session.binding()
-        self._choices: _Choices | None = None
+        self._n_choices = np.zeros(1, np.int64)  # of the arrays that are bound
+        self._ids, self._probs = np.empty((0, 0), np.int64), np.empty((0, 0), np.float32)
         self._rows: dict[int, tuple[NDArray[np.float32], OrtValue]] = {}  # by their number
         self._n_bound = 0
         self._past_len, self._total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
@@ -105,11 +90,12 @@ class HeadsPass:
             self._bind_rows(hidden[n_seen:])
             self._past_len[0], self._total_len[()] = n_rows - 1, n_rows
             self._hear()
-        choices = self._bound_choices(n_choices)
+        if self._n_choices[0] != n_choices:
+            self._bind_choices(n_choices)
         self._session.run(self._binding)
         if self._caches:
             self._n_seen, self._last = n_rows, hidden[n_rows - 1].tobytes()
-        return choices.ids.copy(), choices.probs.copy()
+        return self._ids.copy(), self._probs.copy()
 
     def _bind_caches(self) -> None:
         n_head, n_slots = self._dims.n_text_head, self._dims.n_text_ctx
@@ -137,12 +123,13 @@ class HeadsPass:
             self._binding.bind_ortvalue_input("hidden", value)
             self._n_bound = n_rows
 
-    def _bound_choices(self, n_choices: int) -> _Choices:
-        choices = self._choices
-        if choices is None or choices.ids.shape[1] != n_choices:
-            self._choices = choices = _Choices(self.n_heads, n_choices)
-            choices.bind(self._binding)
-        return choices
+    def _bind_choices(self, n_choices: int) -> None:
+        shape = self.n_heads, n_choices
+        self._n_choices = np.array([n_choices], np.int64)
+        self._ids, self._probs = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        bind_array_input(self._binding, "n_choices", self._n_choices)
+        bind_array_output(self._binding, "ids", self._ids)
+        bind_array_output(self._binding, "probs", self._probs)
 
     def _hear(self) -> None:
         """Make and bind the block's cross-attention keys and values, once a window."""

@@ -180,22 +180,15 @@ class _Windows:
         n_ctx = max(len(window.hidden) for window in windows)
         if not n_ctx <= self._n_ctx <= n_ctx * self._slack:
             self._make_room(n_ctx, windows[0].cross)
-        before = [seat() for seat in self._seats]
-        seats: list[Features | None] = [None] * len(windows)
-        coming = []
-        for window in windows:
-            at = next((i for i, other in enumerate(before[: len(windows)]) if other is window), None)
-            if at is None:
-                coming.append(window)
-            else:
-                seats[at] = window
-        self._seats = []
+        seats = [seat() for seat in self._seats][: len(windows)]
+        coming = [window for window in windows if all(window is not other for other in seats)]
+        seats += [None] * (len(windows) - len(seats))
+        self._seats = []  # until all are copied
         for i, seated in enumerate(seats):
-            window = seated or coming.pop()
-            if seated is None:
+            if all(seated is not window for window in windows):
+                seats[i] = window = coming.pop()
                 self._copy(i, window)
-            seats[i] = window
-            self._seats.append(weakref.ref(window))
+        self._seats = [weakref.ref(window) for window in seats if window is not None]
         return seats
 
     def _make_room(self, n_ctx: int, like: Mapping[str, NDArray[Any]]) -> None:
