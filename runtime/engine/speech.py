@@ -14,7 +14,7 @@ window of which begins alike; so do the temperatures of one window, and a text b
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,19 +36,13 @@ class GraphRun(NamedTuple):
     ids: Sequence[int]
 
 
-class _Stretch(NamedTuple):
-    """A stretch of a window that its encoder hears by itself: the bits of its log-mel, and the encoder's output."""
-
-    mel: bytes
-    output: NDArray[np.float32]
-
-
 class SpeechEngine(Engine):
     """A bundle of the kind "speech" that runs. As `Engine`; texts of several windows have passes of their own."""
 
     dims: SpeechDims
     _kind = SPEECH
-    _stretches: Sequence[_Stretch] = ()  # of the last window
+    # What the encoder made of each stretch of the last window, by its first frame and the bits of its log-mel.
+    _stretches: Mapping[tuple[int, bytes], NDArray[np.float32]] = {}
 
     def encode_all(self, mels: Sequence[NDArray[np.float32]], *, ends_in_silence: bool = False) -> list[Features]:
         """As `Engine.encode_all`; a window is filled with silence to a whole number of rows."""
@@ -65,19 +59,16 @@ class SpeechEngine(Engine):
             return super()._encoded(windows)
         # Stretches that do not see each other have passes of their own: less memory, and bits that audio behind them
         # does not change.
-        known = self._stretches
-        found: list[_Stretch] = []
-        for i, first in enumerate(range(0, windows.shape[2], dims.n_window_frames)):
+        found: dict[tuple[int, bytes], NDArray[np.float32]] = {}
+        for first in range(0, windows.shape[2], dims.n_window_frames):
             part = np.ascontiguousarray(windows[:, :, first : first + dims.n_window_frames])
-            mel = part.tobytes()
-            if i < len(known) and known[i].mel == mel:
-                found.append(known[i])
-            else:
+            output = self._stretches.get((first, part.tobytes()))
+            if output is None:
                 n_ctx = dims.positions(part.shape[2])
                 output = encoder_output(self._session(SPEECH_GRAPHS[0]), part, dims.n_audio_state, n_ctx)
-                found.append(_Stretch(mel, output))
-        self._stretches = found if len(windows) == 1 else ()
-        return np.concatenate([stretch.output for stretch in found], axis=1)
+            found[first, part.tobytes()] = output
+        self._stretches = found if len(windows) == 1 else {}
+        return np.concatenate(list(found.values()), axis=1)
 
     def _features(self, hidden: NDArray[np.float32], bias: NDArray[np.float32] | None = None) -> list[Features]:
         session, dims = self._session(PROJECTOR_GRAPH), self.dims
@@ -87,7 +78,7 @@ class SpeechEngine(Engine):
         return [Features(hidden=hidden[i], cross={"audio": audio[i : i + 1]}) for i in range(n_windows)]
 
     def forget(self) -> None:
-        self._stretches = ()
+        self._stretches = {}
         self._kv_cache.forget_rows()
 
     def recall(self, state: State, ids: Sequence[int]) -> None:
