@@ -241,8 +241,8 @@ def _fails_over_silence(attempt: Attempt, options: TranscribeOptions) -> bool:
 def vote(windows: Iterable[dict[str, float]], threshold: float | None) -> tuple[str, dict[str, float]]:
     """Return the language, and the probabilities of the window looked at last, likeliest first.
 
-    windows: the probabilities of each window, likeliest first; one window at least. threshold: a language likelier than
-    this decides at once, as in faster-whisper's `detect_language`; None lets all windows vote.
+    windows: the probabilities of each window, likeliest first; of none the language is unknown. threshold: a language
+    likelier than this decides at once, as in faster-whisper's `detect_language`; None lets all windows vote.
     """
     wins: dict[str, int] = {}
     probabilities: dict[str, float] = {}
@@ -251,7 +251,7 @@ def vote(windows: Iterable[dict[str, float]], threshold: float | None) -> tuple[
         if threshold is not None and probability > threshold:
             return language, probabilities
         wins[language] = wins.get(language, 0) + 1
-    return max(wins, key=wins.__getitem__), probabilities
+    return max(wins, key=wins.__getitem__, default=UNKNOWN_LANGUAGE), probabilities
 
 
 def language_given(special: TokenLayout, options: TranscribeOptions) -> str | None:
@@ -690,13 +690,8 @@ class Transcription(Iterator[Segment]):
                     self._given, self._peeked = features, window
                 yield self._languages_of(features)
 
-        each = windows()
-        first = next(each, None)
-        if first is not None:
-            found, self.language_probabilities = vote(
-                itertools.chain([first], each), self._options.language_detection_threshold
-            )
-            self.language = _known(found)
+        found, self.language_probabilities = vote(windows(), self._options.language_detection_threshold)
+        self.language = _known(found)
 
     def _language_of(self, features: Features) -> str | None:
         """The language of a window, which is the recording's where none was found before."""
@@ -735,7 +730,7 @@ class Transcription(Iterator[Segment]):
                 features = self._engine.encode(sound.mel, ends_in_silence=True)
             else:
                 features = self._engine.encode(sound.mel)
-                self.encoder_provider = getattr(self._engine, "encoder_provider", CPU)
+                self.encoder_provider = self._engine.encoder_provider
         finally:
             with self._encoding:  # so that `stop` never meets a later pass, which may be others' too
                 self._encodes_in = 0
