@@ -14,8 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from specedge.errors import UsageError
-
 from ..bundle.manifest import Manifest
 from ..device import Profile
 from .engine import Engine
@@ -30,21 +28,13 @@ N_ROUNDS = 15
 BUDGET_S = 50.0
 
 
-def measure(
-    engine: Engine,
-    *,
-    rounds: int = N_ROUNDS,
-    budget_s: float = BUDGET_S,
-    on_progress: Callable[[float], None] | None = None,
-) -> Profile:
+def measure(engine: Engine, *, rounds: int = N_ROUNDS, on_progress: Callable[[float], None] | None = None) -> Profile:
     """Time passes of `PASS_ROWS` rows behind `COMMITTED` rows, passes over two paths, and the encoder.
 
     A model trained with short windows is measured with 40 % of one, as a recording of a sentence takes. At least one
-    round is measured, at most `rounds`, in about `budget_s` seconds; `on_progress` gets the share done, 0 to 1. Raises
-    UsageError for rounds below 1, Interrupted.
+    round is measured, at most `rounds`, in about `BUDGET_S`; `on_progress` gets the share done, 0 to 1. Raises
+    Interrupted.
     """
-    if rounds < 1:
-        raise UsageError(f"rounds: got {rounds}, expected 1 or more")
     started = time.perf_counter()
     dims = engine.dims
     mel = probe_mel(dims, usual_frames(engine.bundle.manifest))
@@ -78,8 +68,8 @@ def measure(
                 totals.append(time.perf_counter() - begun)
             spent_s = time.perf_counter() - started
             if on_progress is not None:
-                on_progress(min(1.0, max((round_ + 1) / rounds, spent_s / budget_s)))
-            if round_ >= 0 and spent_s > budget_s:
+                on_progress(min(1.0, max((round_ + 1) / rounds, spent_s / BUDGET_S)))
+            if round_ >= 0 and spent_s > BUDGET_S:
                 break
     finally:
         for state in states:
