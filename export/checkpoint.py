@@ -15,7 +15,7 @@ heads           heads.safetensors of `specedge train heads`: canonical names (`h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,91 +29,51 @@ from specedge.models import catalogue
 from specedge.runtime.text.special import TokenLayout
 
 from . import ctranslate2, ggml, lora, mlx, openai_pt
+from .decoder_graph import PROJECTION, VOCABULARY
 from .heads import BLOCK, Heads, HeadsSpec, head_shapes
-from .layers import BASE_HEAD, ROWS_AT_ONCE, in_parts
+from .layers import BASE_HEAD
 from .qwen3_asr import QwenSpec
 from .spec import (
-    F32,
     Progress,
-    SafetensorsSource,
     Source,
     Spec,
-    TensorSource,
-    TorchSource,
-    check_finite,
+    Stored,
+    Tensors,
     check_tensor,
     plain_name,
     read_json,
+    read_weights,
     readable,
     shard_names,
 )
 from .speech_layouts import SpeechSpec, count_control
 from .vocabulary import read_vocabulary
 
-TOKEN_EMBEDDING = "model.decoder.embed_tokens.weight"
-HEAD = "proj_out.weight"
 _HEADS = ("medusa_heads.", "medusa_block.")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
-class Checkpoint:
+class Checkpoint(Tensors):
     """The weights and configs of one Whisper model. A context manager; reads are lazy."""
 
-    def __init__(self, spec: Spec, weights: TensorSource, *, folder: Path | None = None, where: str) -> None:
+    def __init__(self, spec: Spec, entries: Mapping[str, Stored], *, folder: Path | None = None, where: str) -> None:
         """Check the shape and type of every weight `spec` needs; `where` names the checkpoint in errors.
 
-        `folder` holds tokenizer files, or is None. Raises CheckpointError naming the first tensor missing or wrong.
+        `entries`: tensors by canonical name. `folder` holds tokenizer files, or is None. Raises CheckpointError naming
+        the first tensor missing or wrong.
         """
-        self.spec = spec
-        self._adapter: lora.Adapter | None = None
-        self._weights, self.folder, self._where = weights, folder, where
-        stored = weights.entries
-        self._stored_as = spec.names(stored) if isinstance(spec, SpeechSpec) else _canonical(stored)
-        if spec.heads is not None and spec.heads.replaces_base:
-            self._stored_as = {_counted_from_base(name): stored for name, stored in self._stored_as.items()}
+        super().__init__(entries, where)
+        self.spec, self.folder = spec, folder
+        if spec.tied:
+            self.entries.pop(PROJECTION, None)
         self.shapes = dict(spec.shapes())
         for name, shape in self.shapes.items():
-            check_tensor(stored.get(self._stored_as.get(name, "")), name, shape, where)
-
-    def has(self, name: str) -> bool:
-        """Whether a tensor of this canonical name is stored and used; False for a tied `proj_out.weight`."""
-        return name in self._stored_as and not (name == HEAD and self.spec.tied)
-
-    def tensor(self, name: str) -> F32:
-        """One weight by canonical name: float32, C-contiguous, freshly read and owned by the caller.
-
-        A tied `proj_out.weight` is the token embedding. Raises CheckpointError naming the tensor if it is missing, if
-        its file ends early, or if it holds NaN or infinity (also after conversion from float64).
-        """
-        value = self._weights.read(self._stored(name))
-        if self._adapter is not None:
-            value = self._adapter.merge(name, value)
-        check_finite(name, value, self._where)
-        return self.spec.in_order(name, value) if isinstance(self.spec, SpeechSpec) else value
-
-    def parts(self, name: str) -> Iterator[F32]:
-        """As `tensor`, some rows after another: of a matrix in safetensors, as it is stored, no more are in memory."""
-        moves = isinstance(self.spec, SpeechSpec) and self.spec.moves_rows(name)
-        if moves or self._adapter is not None or not isinstance(self._weights, SafetensorsSource):
-            yield from in_parts(self.tensor(name))
-            return
-        for value in self._weights.parts(self._stored(name), ROWS_AT_ONCE):
-            check_finite(name, value, self._where)
-            yield value
-
-    def _stored(self, name: str) -> str:
-        if name == HEAD and self.spec.tied:
-            name = TOKEN_EMBEDDING
-        if name not in self._stored_as:
-            raise CheckpointError(f"{self._where}: tensor {name} is missing")
-        return self._stored_as[name]
+            check_tensor(self.entries.get(name), name, shape, where)
 
     def adapt(self, adapter: lora.Adapter) -> None:
         """Read weights with `adapter` merged from now on. Raises CheckpointError unless it fits."""
-        entries = {name: self._weights.entries[stored] for name, stored in self._stored_as.items() if self.has(name)}
         source = self.spec.source
-        adapter.check(source, entries, self.spec.config)
-        self._adapter = adapter
+        self.entries |= adapter.merged(source, self.entries, self.spec.config)
         self.spec = replace(self.spec, source=replace(source, id=f"{source.id}+{adapter.name}"))
 
     def vocabulary(self) -> tuple[list[bytes], TokenLayout]:
@@ -126,8 +86,8 @@ class Checkpoint:
         return read_vocabulary(self.folder, spec.config, spec.generation, spec.dims.n_vocab)
 
     def close(self) -> None:
-        """Forget what is mapped or cached; reading again opens it again."""
-        self._weights.close()
+        """Forget the weights, and so what is mapped of their files."""
+        self.entries.clear()
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -136,15 +96,17 @@ class Checkpoint:
         self.close()
 
 
-def _canonical(stored: Iterable[str]) -> dict[str, str]:
-    """Canonical name -> stored name; Medusa and base-model checkpoints differ by a prefix."""
-    names = set(stored)
+def _canonical(stored: Mapping[str, Stored], spec: Spec) -> dict[str, Stored]:
+    """By canonical names; Medusa and base-model checkpoints differ by a prefix."""
+    found = dict(stored)
     for prefix in ("whisper_model.", "model.whisper_model."):
-        if f"{prefix}{TOKEN_EMBEDDING}" in names:
-            return {name.removeprefix(prefix): name for name in names if name.startswith((prefix, *_HEADS))}
-    if TOKEN_EMBEDDING.removeprefix("model.") in names:  # saved from WhisperModel, which has no head
-        return {name if name == HEAD else f"model.{name}": name for name in names}
-    return {name: name for name in names}
+        if f"{prefix}{VOCABULARY}" in stored:
+            found = {name.removeprefix(prefix): stored[name] for name in stored if name.startswith((prefix, *_HEADS))}
+    if VOCABULARY.removeprefix("model.") in stored:  # saved from WhisperModel, which has no head
+        found = {name if name == PROJECTION else f"model.{name}": stored[name] for name in stored}
+    if spec.heads is not None and spec.heads.replaces_base:
+        return {_counted_from_base(name): tensor for name, tensor in found.items()}
+    return found
 
 
 def _counted_from_base(name: str) -> str:
@@ -206,7 +168,7 @@ def _open_file(path: Path) -> Checkpoint:
         head = file.read(9)
     is_pickle = head[:4] == b"PK\x03\x04" or head[:1] == b"\x80" or path.suffix == ".pt"
     is_safetensors = head[8:] == b"{"
-    opened: tuple[Spec, TensorSource]
+    opened: tuple[Spec, dict[str, Stored]]
     if ggml.is_ggml(head[:8]):
         opened = ggml.open_ggml(path)
     elif (is_pickle or is_safetensors) and path.name in _WEIGHTS and (path.parent / "config.json").is_file():
@@ -223,7 +185,7 @@ def _open_file(path: Path) -> Checkpoint:
 def _open_folder(folder: Path, source: Source) -> Checkpoint:
     """source: with an empty kind for a local folder, which its format then gives."""
     kind = "folder"
-    opens: Callable[[Path, Source], tuple[Spec, TensorSource]] = _open_transformers
+    opens: Callable[[Path, Source], tuple[Spec, dict[str, Stored]]] = _open_transformers
     if ctranslate2.is_ctranslate2(folder):
         kind, opens = "ctranslate2", ctranslate2.open_ctranslate2
     elif mlx.is_mlx(folder):
@@ -232,24 +194,24 @@ def _open_folder(folder: Path, source: Source) -> Checkpoint:
     return Checkpoint(spec, weights, folder=folder, where=str(folder))
 
 
-def _open_transformers(folder: Path, source: Source) -> tuple[Spec, TensorSource]:
+def _open_transformers(folder: Path, source: Source) -> tuple[Spec, dict[str, Stored]]:
     config, generation, preprocessor = load_configs(folder)
     kind, where = config.get("model_type"), str(folder / "config.json")
     if kind == "voxtral":
         n_control, weights = count_control(folder), _open_weights(folder)
         voxtral = SpeechSpec.from_voxtral(
-            config, generation=generation, n_control=n_control, stored=weights.entries, source=source, where=where
+            config, generation=generation, n_control=n_control, stored=weights, source=source, where=where
         )
-        return voxtral, weights
+        return voxtral, voxtral.named(weights)
     if kind == "qwen3_asr":
         weights = _open_weights(folder)
-        qwen = QwenSpec.from_qwen(config, generation=generation, stored=weights.entries, source=source, where=where)
-        return qwen, weights
+        qwen = QwenSpec.from_qwen(config, generation=generation, stored=weights, source=source, where=where)
+        return qwen, qwen.named(weights)
     known = catalogue.alignment_heads(source.id) if source.kind == "hub" else []
     if known:  # distilled ones carry the list of their deeper teacher
         generation = generation | {"alignment_heads": known}
     spec = Spec.from_config(config, generation=generation, preprocessor=preprocessor, source=source, where=where)
-    return spec, _open_weights(folder)
+    return spec, _canonical(_open_weights(folder), spec)
 
 
 def load_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -267,23 +229,19 @@ def load_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str
     return read_json(folder / "config.json"), generation, preprocessor or (inner if isinstance(inner, dict) else {})
 
 
-def _open_weights(folder: Path) -> TensorSource:
+def _open_weights(folder: Path) -> dict[str, Stored]:
     for name in _WEIGHTS:
-        kind = SafetensorsSource if name.endswith(".safetensors") else TorchSource
+        is_pickle, index = name.endswith(".bin"), folder / f"{name}.index.json"
         if (folder / name).is_file():
-            return kind([folder / name])
-        index = folder / f"{name}.index.json"
+            return read_weights([folder / name], is_pickle=is_pickle)
         if index.is_file():
-            return _checked_shards(kind([folder / shard for shard in shard_names(index)]), index)
+            weights = read_weights([folder / shard for shard in shard_names(index)], is_pickle=is_pickle)
+            for tensor, file in read_json(index)["weight_map"].items():
+                stored = weights.get(plain_name(tensor))
+                if stored is None or stored.path.name != file:
+                    raise CheckpointError(f"{index}: places tensor {tensor} in {file}, which does not hold it")
+            return weights
     raise CheckpointError(f"{folder}: holds no weights ({_what_is(folder)})")
-
-
-def _checked_shards(weights: TensorSource, index: Path) -> TensorSource:
-    for name, file in read_json(index)["weight_map"].items():
-        stored = weights.entries.get(plain_name(name))
-        if stored is None or stored.path.name != file:
-            raise CheckpointError(f"{index}: places tensor {name} in {file}, which does not hold it")
-    return weights
 
 
 def _what_is(folder: Path) -> str:
@@ -315,14 +273,14 @@ def open_heads(path: Path, spec: Spec) -> Heads:
     Raises CheckpointError for a file that holds no heads, or heads of another shape than this model needs.
     """
     file = _file(path)
-    source = SafetensorsSource([file])
-    found = _spec_of(set(source.entries), file)
+    weights = Tensors(read_weights([file]), str(file))
+    found = _spec_of(set(weights.entries), file)
     d, n_vocab = spec.dims.n_text_state, spec.dims.n_vocab
-    tokens = _tokens(source, n_vocab, file) if source.has(TOKENS) else None
+    tokens = _tokens(weights, n_vocab, file) if weights.has(TOKENS) else None
     n_rows = n_vocab if tokens is None else len(tokens)
     for name, shape in head_shapes(found, d, spec.n_text_ffn, n_rows):
-        check_tensor(source.entries.get(name), name, shape, str(file))
-    return Heads(spec=found, weights=source, tokens=tokens)
+        check_tensor(weights.entries.get(name), name, shape, str(file))
+    return Heads(spec=found, weights=weights, tokens=tokens)
 
 
 def _file(path: Path) -> Path:
@@ -356,9 +314,9 @@ def _count(names: set[str], pattern: str) -> int:
     return 1 + max((int(found[1]) for name in names if (found := re.match(pattern, name))), default=-1)
 
 
-def _tokens(source: SafetensorsSource, n_vocab: int, file: Path) -> NDArray[np.int64]:
-    check_tensor(source.entries[TOKENS], TOKENS, source.entries[TOKENS].shape, str(file))
-    tokens = source.tensor(TOKENS).astype(np.int64)
+def _tokens(weights: Tensors, n_vocab: int, file: Path) -> NDArray[np.int64]:
+    check_tensor(weights.entries[TOKENS], TOKENS, weights.entries[TOKENS].shape, str(file))
+    tokens = weights.tensor(TOKENS).astype(np.int64)
     if tokens.ndim != 1 or not tokens.size or tokens[0] < 0 or tokens[-1] >= n_vocab or (np.diff(tokens) <= 0).any():
         raise CheckpointError(f"{file}: {TOKENS} must be rising token ids below {n_vocab}")
     return tokens

@@ -55,7 +55,7 @@ from specedge.runtime.drafters.ctc.head import (
 from .encoder_graph import convolution_weight
 from .layers import gelu
 from .onnx_builder import GraphBuilder
-from .spec import read_floats
+from .spec import Stored
 
 FLOAT = TensorProto.FLOAT
 BLANK_CEILING = 0.9  # a frame where blank is at least so likely is not projected
@@ -196,7 +196,7 @@ def _values(tensor: onnx.TensorProto, folder: Path) -> Float:
     if tensor.data_location != TensorProto.EXTERNAL:
         return numpy_helper.to_array(tensor).astype("<f4")
     place = {entry.key: entry.value for entry in tensor.external_data}
-    return read_floats(folder / Path(place["location"]).name, int(place["offset"]), tuple(tensor.dims), "F32")
+    return Stored(tuple(tensor.dims), "F32", folder / Path(place["location"]).name, int(place["offset"])).tensor()
 
 
 def write_head(path: Path, weights: CtcWeights, encoder_sha256: str) -> None:

@@ -12,7 +12,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +22,7 @@ import numpy as np
 from specedge.errors import CheckpointError
 from specedge.models import catalogue
 
-from .spec import F32, FLOATS, ReadySource, Source, Spec, Stored, read_floats, read_json
+from .spec import F32, FLOATS, Source, Spec, Stored, read_json
 
 _MODEL = "WhisperSpec"
 _VERSIONS = range(4, 7)  # of the file: older ones do not name types
@@ -30,15 +30,6 @@ _TYPES = ("F32", "I8", "I16", "I32", "F16", "BF16")
 _INTEGERS: dict[str, np.dtype[Any]] = {"I8": np.dtype("i1"), "I16": np.dtype("<i2"), "I32": np.dtype("<i4")}
 _MAX_RANK = 4
 _CARD_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A weight of a checkpoint: the `part`-th of `n_parts` equal ones that a variable stacks."""
-
-    variable: str
-    part: int = 0
-    n_parts: int = 1
 
 
 def is_ctranslate2(folder: Path) -> bool:
@@ -51,12 +42,11 @@ def is_ctranslate2(folder: Path) -> bool:
         return False
 
 
-def open_ctranslate2(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
+def open_ctranslate2(folder: Path, source: Source) -> tuple[Spec, dict[str, Stored]]:
     """Spec and weights of a folder of CTranslate2's. Raises CheckpointError."""
     path = folder / "model.bin"
     variables, aliases = _variables(path)
-    places = {name: part for name, part in _places(variables, aliases) if part.variable in variables}
-    entries = {name: _entry(variables, part) for name, part in places.items()}
+    entries = dict(_weights(variables, aliases))
     dims = {side: _number(variables, f"{side}/num_heads", path) for side in ("encoder", "decoder")}
     config, generation = _configs(folder, entries, dims, is_tied="decoder/projection/weight" in aliases)
     preprocessor = folder / "preprocessor_config.json"
@@ -71,7 +61,7 @@ def open_ctranslate2(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
         if rounded
         else "",
     )
-    return spec, ReadySource(entries, partial(_read, variables, places))
+    return spec, entries
 
 
 def _configs(
@@ -131,18 +121,20 @@ _STACKS: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-def _places(variables: Mapping[str, Stored], aliases: Mapping[str, str]) -> Iterator[tuple[str, _Part]]:
-    """Canonical name and place of every weight that a file of CTranslate2's may hold."""
-    for stored in (*variables, *aliases):
-        variable = aliases.get(stored, stored)
-        side, _, rest = stored.partition("/")
+def _weights(variables: Mapping[str, Stored], aliases: Mapping[str, str]) -> Iterator[tuple[str, Stored]]:
+    """Every weight of a checkpoint that the file holds, by its canonical name."""
+    for name in (*variables, *aliases):
+        stored = aliases.get(name, name)
+        if stored not in variables:
+            continue
+        side, _, rest = name.partition("/")
         if rest in _WHOLE:
-            yield f"model.{side}.{_WHOLE[rest]}", _Part(variable)
+            yield f"model.{side}.{_WHOLE[rest]}", _part(variables, stored)
         elif rest == "projection/weight":
-            yield "proj_out.weight", _Part(variable)
+            yield "proj_out.weight", _part(variables, stored)
         elif found := re.fullmatch(r"layer_(\d+)/(self_attention|attention|ffn)/(\w+)/(\w+)", rest):
-            for name, part, n_parts in _in_layer(found[2], found[3], found[4]):
-                yield f"model.{side}.layers.{found[1]}.{name}", _Part(variable, part, n_parts)
+            for inner, at, n_parts in _in_layer(found[2], found[3], found[4]):
+                yield f"model.{side}.layers.{found[1]}.{inner}", _part(variables, stored, at, n_parts)
 
 
 def _in_layer(block: str, layer: str, part: str) -> Iterator[tuple[str, int, int]]:
@@ -178,8 +170,7 @@ def _variables(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
                 if kind >= len(_TYPES) or rank > _MAX_RANK:
                     raise struct.error
                 found[name] = Stored(shape, _TYPES[kind], path, file.tell())
-                width = {**_INTEGERS, **FLOATS}[_TYPES[kind]].itemsize
-                if math.prod(shape) * width != n_bytes or file.tell() + n_bytes > end:
+                if math.prod(shape) * _width(found[name]) != n_bytes or file.tell() + n_bytes > end:
                     raise struct.error
                 file.seek(n_bytes, 1)
             return found, {_text(file): _text(file) for _ in range(_int(file))}
@@ -203,31 +194,29 @@ def _number(variables: Mapping[str, Stored], name: str, path: Path) -> int:
     return int(np.fromfile(path, _INTEGERS[variable.dtype], 1, offset=variable.offset)[0])
 
 
-def _entry(variables: Mapping[str, Stored], place: _Part) -> Stored:
-    """A weight as `check_tensor` sees it: F32 for integers with a scale, which is what is read."""
-    stacked, is_scaled = variables[place.variable], f"{place.variable}_scale" in variables
-    n_rows, *rest = stacked.shape or (0,)
-    dtype = "F32" if stacked.dtype in ("I8", "I16") and is_scaled else stacked.dtype
-    return replace(stacked, shape=(n_rows // place.n_parts, *rest), dtype=dtype)
+def _part(variables: Mapping[str, Stored], name: str, at: int = 0, n_parts: int = 1) -> Stored:
+    """The `at`-th of the equal parts that a variable stacks. Integers with a scale are read as the floats they were."""
+    whole, scale = variables[name], variables.get(f"{name}_scale")
+    n_rows, *rest = whole.shape or (0,)
+    n_rows //= n_parts
+    n_bytes = n_rows * math.prod(rest) * _width(whole)
+    part = replace(whole, shape=(n_rows, *rest), offset=whole.offset + at * n_bytes)
+    if scale is None or whole.dtype not in ("I8", "I16"):
+        return part
+    return replace(part, dtype="F32", read=partial(_unrounded, part, scale, slice(at * n_rows, (at + 1) * n_rows)))
 
 
-def _read(variables: Mapping[str, Stored], places: Mapping[str, _Part], name: str) -> F32:
-    place = places[name]
-    stacked = variables[place.variable]
-    n_rows = stacked.shape[0] // place.n_parts
-    rows = slice(place.part * n_rows, (place.part + 1) * n_rows)
-    if stacked.dtype in FLOATS:
-        return np.ascontiguousarray(_floats(stacked)[rows])
-    n_values = math.prod(stacked.shape)
-    whole = np.fromfile(stacked.path, _INTEGERS[stacked.dtype], n_values, offset=stacked.offset).reshape(stacked.shape)
-    scales = _floats(variables[f"{place.variable}_scale"])
+def _unrounded(part: Stored, scale: Stored, rows: slice) -> F32:
+    values = np.fromfile(part.path, _INTEGERS[part.dtype], math.prod(part.shape), offset=part.offset)
+    values = values.reshape(part.shape)
+    scales = scale.tensor()
     if scales.shape:
-        scales = scales[rows].reshape(-1, *[1] * (whole.ndim - 1))
-    return np.asarray(whole[rows] / scales, np.float32)
+        scales = scales[rows].reshape(-1, *[1] * (values.ndim - 1))
+    return np.asarray(values / scales, np.float32)
 
 
-def _floats(stored: Stored) -> F32:
-    return read_floats(stored.path, stored.offset, stored.shape, stored.dtype)
+def _width(stored: Stored) -> int:
+    return {**_INTEGERS, **FLOATS}[stored.dtype].itemsize
 
 
 def _advice(folder: Path) -> str:

@@ -38,7 +38,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor
 
 from specedge.errors import BundleError
 from specedge.runtime.bundle.manifest import ALIGN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH, Dims
@@ -284,12 +283,9 @@ def _cut(
     row_bytes = math.prod(tensor.dims[1:]) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     names = []
     if picked is not None:
-        whole = onnx.TensorProto()
-        whole.CopyFrom(tensor)
-        if tensor.data_location == TensorProto.EXTERNAL:
-            load_external_data_for_tensor(whole, str(folder))
         names.append(f"{name}.{PICKED}")
-        graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(whole)[picked], names[0]))
+        whole = numpy_helper.to_array(tensor, str(folder))
+        graph.initializer.append(numpy_helper.from_array(whole[picked], names[0]))
     for start, stop in spans[len(names) :]:
         part = graph.initializer.add()
         part.CopyFrom(tensor)

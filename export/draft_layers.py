@@ -24,7 +24,7 @@ from specedge.errors import CheckpointError, UsageError
 from specedge.files import Kind, write_atomic
 
 from .checkpoint import Checkpoint
-from .spec import F32, Stored, TensorSource, expected_shapes
+from .spec import F32, Stored, expected_shapes
 from .speech_layouts import SpeechSpec
 
 SUFFIX = ".safetensors"
@@ -71,23 +71,6 @@ def write_layers(
     write_atomic(path, save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, about), LAYERS)
 
 
-class _Layered(TensorSource):
-    """The target's weights, with layers of a draft in the place of its decoder's."""
-
-    def __init__(self, path: Path, target: Checkpoint, layers: Mapping[str, F32], n_layers: int) -> None:
-        dims = replace(target.spec.dims, n_text_layer=n_layers)
-        self._layers, self._target = layers, target
-        generation = {**target.spec.generation, "alignment_heads": None}  # those are the deeper decoder's
-        self.spec = replace(target.spec, dims=dims, heads=None, generation=generation)
-        self.entries = {
-            name: Stored(layers[name].shape if name in layers else shape, "F32", path)
-            for name, shape in [*expected_shapes(self.spec), *((name, layers[name].shape) for name in layers)]
-        }
-
-    def _read(self, name: str) -> F32:
-        return self._layers[name] if name in self._layers else self._target.tensor(name)
-
-
 def open_layers(path: Path, target: Checkpoint) -> Checkpoint:
     """The draft in the file `path` as a checkpoint that reads all else from `target`.
 
@@ -114,8 +97,15 @@ def open_layers(path: Path, target: Checkpoint) -> Checkpoint:
         }
     except ValueError as error:
         raise CheckpointError(f"{path}: a scale does not fit its matrix: {error}") from None
-    source = _Layered(path, target, layers, int(n_layers))
-    return Checkpoint(source.spec, source, folder=target.folder, where=str(path))
+    spec = replace(
+        target.spec,
+        dims=replace(target.spec.dims, n_text_layer=int(n_layers)),
+        heads=None,
+        generation={**target.spec.generation, "alignment_heads": None},  # those are the deeper decoder's
+    )
+    entries = {name: target.entries[name] for name, _ in expected_shapes(spec) if name in target.entries}
+    entries |= {name: Stored(value.shape, "F32", path, read=value.copy) for name, value in layers.items()}
+    return Checkpoint(spec, entries, folder=target.folder, where=str(path))
 
 
 def shipped(target: Checkpoint) -> Path | None:

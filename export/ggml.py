@@ -8,10 +8,12 @@ fifth bits, and the four low bits of values 0 to 15 with those of 16 to 31, or 3
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +24,7 @@ from specedge.errors import CheckpointError
 from specedge.models import catalogue
 
 from .openai_pt import canonical_name, derive_spec, read_dims
-from .spec import F32, FLOATS, ReadySource, Source, Spec, Stored, read_floats
+from .spec import F32, FLOATS, Source, Spec, Stored
 from .vocabulary import published_tokenizer
 
 MAGIC = b"lmgg"
@@ -45,31 +47,12 @@ _OTHER_TYPES = {9: "q8_1", 10: "q2_K", 11: "q3_K", 12: "q4_K", 13: "q5_K", 14: "
 _MAX_NAME = 256
 
 
-@dataclass(frozen=True)
-class _Tensor:
-    """How one tensor lies in the file."""
-
-    shape: tuple[int, ...]
-    kind: int
-    offset: int
-
-    @property
-    def n_values(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def n_bytes(self) -> int:
-        if self.kind in _ROUNDED:
-            return self.n_values // _BLOCK * int(_ROUNDED[self.kind][1].itemsize)
-        return self.n_values * int(FLOATS[_FLOAT_TYPES[self.kind]].itemsize)
-
-
 def is_ggml(head: bytes) -> bool:
     """Whether a file that begins with `head` is whisper.cpp's, or one of its successors that it does not use."""
     return head[:4] in (MAGIC, GGUF_MAGIC)
 
 
-def open_ggml(path: Path) -> tuple[Spec, ReadySource]:
+def open_ggml(path: Path) -> tuple[Spec, dict[str, Stored]]:
     """Spec and weights of a file of whisper.cpp. Raises CheckpointError."""
     with path.open("rb") as file:
         if file.read(4) == GGUF_MAGIC:
@@ -80,14 +63,12 @@ def open_ggml(path: Path) -> tuple[Spec, ReadySource]:
             n_mels, n_bins = _ints(file, 2)
             _skip(file, 4 * n_mels * n_bins)
             _check_tokens(file, dims["n_vocab"], path)
-            found = _tensors(file, path)
+            entries, rounded = _tensors(file, path)
         except struct.error:
             raise CheckpointError(f"{path}: ends in the middle; copy or download it again") from None
-    entries = {name: Stored(tensor.shape, _FLOAT_TYPES.get(tensor.kind, "F32"), path) for name, tensor in found.items()}
     positions = entries.get("model.decoder.embed_positions.weight")
     if positions is not None and positions.shape:
         dims["n_text_ctx"] = positions.shape[0]  # a converter writes the length of generated text here
-    rounded = min((_ROUNDED[tensor.kind][0] for tensor in found.values() if tensor.kind in _ROUNDED), default="")
     known = _published(path)
     spec = derive_spec(
         dims,
@@ -100,15 +81,12 @@ def open_ggml(path: Path) -> tuple[Spec, ReadySource]:
         if rounded
         else "",
     )
-    return spec, ReadySource(entries, lambda name: _read(path, found[name]))
+    return spec, entries
 
 
-def _read(path: Path, tensor: _Tensor) -> F32:
-    if tensor.kind not in _ROUNDED:
-        return read_floats(path, tensor.offset, tensor.shape, _FLOAT_TYPES[tensor.kind])
-    kind = _ROUNDED[tensor.kind][1]
-    blocks = np.fromfile(path, kind, tensor.n_values // _BLOCK, offset=tensor.offset)
-    return _unpacked(blocks, kind.names or ()).reshape(tensor.shape)
+def _unrounded(path: Path, offset: int, shape: tuple[int, ...], blocks: np.dtype[Any]) -> F32:
+    found = np.fromfile(path, blocks, math.prod(shape) // _BLOCK, offset=offset)
+    return _unpacked(found, blocks.names or ()).reshape(shape)
 
 
 def _unpacked(blocks: NDArray[Any], fields: Sequence[str]) -> F32:
@@ -124,33 +102,33 @@ def _unpacked(blocks: NDArray[Any], fields: Sequence[str]) -> F32:
     return np.asarray((codes - np.float32(16 if "high" in fields else 8)) * scale, np.float32)
 
 
-def _tensors(file: BinaryIO, path: Path) -> dict[str, _Tensor]:
-    """Every tensor by canonical name, its values skipped."""
-    end, found = path.stat().st_size, {}
+def _tensors(file: BinaryIO, path: Path) -> tuple[dict[str, Stored], str]:
+    """Every tensor by canonical name, its values skipped, and the least of the types that some are rounded to."""
+    end, found, rounded = path.stat().st_size, dict[str, Stored](), set[str]()
     while file.tell() < end:
         n_dims, n_name, kind = _ints(file, 3)
         if not (1 <= n_dims <= 4 and 1 <= n_name <= _MAX_NAME):
             raise CheckpointError(f"{path}: is damaged at byte {file.tell()}; copy or download it again")
         shape = tuple(_ints(file, n_dims)[::-1])
         name = file.read(n_name).decode("utf-8", "replace")
-        if min(shape) < 1:
-            raise CheckpointError(f"{path}: tensor {name} has shape {list(shape)}; copy or download it again")
         if kind not in _FLOAT_TYPES and kind not in _ROUNDED:
             raise CheckpointError(
                 f"{path}: tensor {name} is stored as {_OTHER_TYPES.get(kind, f'type {kind}')}; expected f16, or q8_0, "
                 f"q5 or q4 without k: give such a file, or {_advice(path)}"
             )
+        per_block, in_block = (_BLOCK, _ROUNDED[kind][1]) if kind in _ROUNDED else (1, FLOATS[_FLOAT_TYPES[kind]])
+        n_bytes = math.prod(shape) // per_block * in_block.itemsize
+        if min(shape) < 1 or shape[-1] % per_block or file.tell() + n_bytes > end:
+            raise CheckpointError(f"{path}: is damaged at tensor {name} {list(shape)}; copy or download it again")
         if name.endswith(("conv1.bias", "conv2.bias")):
             shape = shape[:1]  # stored as a column
-        tensor = _Tensor(shape, kind, file.tell())
-        if kind in _ROUNDED and shape[-1] % _BLOCK:
-            needs = f"{_ROUNDED[kind][0]} needs a multiple of {_BLOCK}; copy or download it again"
-            raise CheckpointError(f"{path}: tensor {name} has {shape[-1]} columns; {needs}")
-        if tensor.offset + tensor.n_bytes > end:
-            raise CheckpointError(f"{path}: ends in the middle of tensor {name}; copy or download it again")
-        _skip(file, tensor.n_bytes)
+        tensor = Stored(shape, _FLOAT_TYPES.get(kind, "F32"), path, file.tell())
+        if kind in _ROUNDED:
+            rounded.add(_ROUNDED[kind][0])
+            tensor = replace(tensor, read=partial(_unrounded, path, tensor.offset, shape, in_block))
+        _skip(file, n_bytes)
         found[canonical_name(name)] = tensor
-    return found
+    return found, min(rounded, default="")
 
 
 def _check_tokens(file: BinaryIO, n_vocab: int, path: Path) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from specedge.errors import CheckpointError
 from specedge.models import catalogue
 
-from .spec import F32, SafetensorsSource, Source, Stored, TensorSource, TorchSource, check_tensor, read_json
+from .spec import F32, Source, Stored, check_tensor, read_json, read_weights
 
 CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -32,18 +33,22 @@ _REFUSED = ("use_dora", "fan_in_fan_out", "use_qalora", "megatron_config", "laye
 @dataclass(frozen=True)
 class Adapter:
     """An opened adapter. `scales`: of each weight that it changes, by canonical name; `replaced`: canonical name ->
-    stored name of each that it replaces."""
+    stored name of each that it replaces; `entries`: its tensors by stored name."""
 
     name: str
     base: str | None
     scales: Mapping[str, float]
     replaced: Mapping[str, str]
-    source: TensorSource
+    entries: Mapping[str, Stored]
     where: str
 
-    def check(self, source: Source, entries: Mapping[str, Stored], config: Mapping[str, Any]) -> None:
-        """Raises CheckpointError unless the adapter fits a checkpoint with these tensors by canonical name."""
+    def merged(self, source: Source, entries: Mapping[str, Stored], config: Mapping[str, Any]) -> dict[str, Stored]:
+        """The weights that it changes, of a checkpoint with these tensors by canonical name.
+
+        Raises CheckpointError unless it fits.
+        """
         self._check_base(source, config)
+        changed = dict[str, Stored]()
         for name in (*self.scales, *self.replaced):
             stored = entries.get(name)
             if stored is None:
@@ -51,15 +56,19 @@ class Adapter:
                     f"{self.where}: changes {name}, which the base model {source.id} does not have; {_BY_HAND}"
                 )
             if name in self.replaced:
-                check_tensor(self.source.entries[self.replaced[name]], name, stored.shape, self.where)
+                changed[name] = self.entries[self.replaced[name]]
+                check_tensor(changed[name], name, stored.shape, self.where)
                 continue
-            a, b = (self.source.entries.get(_factor(name, side)) for side in "AB")
-            rank = a.shape[0] if a is not None and a.shape else 0
             if len(stored.shape) != 2:
                 raise CheckpointError(f"{self.where}: changes {name}, and only linear maps are merged; {_BY_HAND}")
-            n_out, n_in = stored.shape
-            check_tensor(a, _factor(name, "A"), (rank, n_in), self.where)
-            check_tensor(b, _factor(name, "B"), (n_out, rank), self.where)
+            (n_out, n_in), (a, b) = stored.shape, (_factor(name, side) for side in "AB")
+            factors = [self.entries.get(factor) for factor in (a, b)]
+            rank = factors[0].shape[0] if factors[0] is not None and factors[0].shape else 0
+            check_tensor(factors[0], a, (rank, n_in), self.where)
+            check_tensor(factors[1], b, (n_out, rank), self.where)
+            read = partial(_sum, stored, self.entries[a], self.entries[b], self.scales[name])
+            changed[name] = replace(stored, read=read)
+        return changed
 
     def _check_base(self, source: Source, config: Mapping[str, Any]) -> None:
         made_for = self.base or ""
@@ -70,14 +79,11 @@ class Adapter:
                 f"{self.where}: was trained for {made_for}, not for {given}; {how_to_merge(made_for)}"
             )
 
-    def merge(self, name: str, weight: F32) -> F32:
-        """The weight `name` of the base, changed in place or replaced where the adapter says so."""
-        if name in self.replaced:
-            return self.source.read(self.replaced[name])
-        if name in self.scales:
-            a, b = (self.source.read(_factor(name, side)) for side in "AB")
-            weight += np.float32(self.scales[name]) * (b @ a)
-        return weight
+
+def _sum(base: Stored, a: Stored, b: Stored, scale: float) -> F32:
+    weight = base.tensor()
+    weight += np.float32(scale) * (b.tensor() @ a.tensor())
+    return weight
 
 
 def open_adapter(folder: Path) -> Adapter:
@@ -97,15 +103,15 @@ def open_adapter(folder: Path) -> Adapter:
     path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise CheckpointError(f"{folder}: holds no weights; looked for {', '.join(_WEIGHTS)}")
-    source: TensorSource = SafetensorsSource([path]) if path.suffix == ".safetensors" else TorchSource([path])
-    scales, replaced = _changes(source, config, str(path))
+    entries = read_weights([path], is_pickle=path.suffix == ".bin")
+    scales, replaced = _changes(entries, config, str(path))
     base = config.get("base_model_name_or_path")
     return Adapter(
         name=folder.resolve().name,
         base=base if isinstance(base, str) else None,
         scales=scales,
         replaced=replaced,
-        source=source,
+        entries=entries,
         where=str(folder),
     )
 
@@ -120,10 +126,12 @@ def how_to_merge(base: object) -> str:
     return f"`specedge export {base if isinstance(base, str) and base else 'BASE'} --adapter DIR`"
 
 
-def _changes(source: TensorSource, config: Mapping[str, Any], where: str) -> tuple[dict[str, float], dict[str, str]]:
+def _changes(
+    entries: Mapping[str, Stored], config: Mapping[str, Any], where: str
+) -> tuple[dict[str, float], dict[str, str]]:
     """The scale of each weight that is changed, and the stored name of each that is replaced."""
     scales, replaced = {}, {}
-    for stored in source.entries:
+    for stored in entries:
         name = stored.removeprefix(_PREFIX)
         found = re.fullmatch(r"(.+)\.lora_([AB])\.weight", name)
         if found is None and "lora_" in name:
@@ -131,7 +139,7 @@ def _changes(source: TensorSource, config: Mapping[str, Any], where: str) -> tup
         if found is None:
             replaced[name.replace(".base_layer.", ".").replace(".modules_to_save.", ".")] = stored
         elif found[2] == "A":
-            scales[f"{found[1]}.weight"] = _scale(found[1], source.entries[stored], config, where)
+            scales[f"{found[1]}.weight"] = _scale(found[1], entries[stored], config, where)
     if not scales and not replaced:
         raise CheckpointError(f"{where}: changes nothing; expected tensors like {_PREFIX}...q_proj.lora_A.weight")
     return scales, replaced

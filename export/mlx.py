@@ -8,6 +8,8 @@ refused, named by their `quantization`.
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ import numpy as np
 from specedge.errors import CheckpointError
 
 from .openai_pt import canonical_name, derive_spec, read_dims
-from .spec import F32, ReadySource, SafetensorsSource, Source, Spec, Stored, TensorSource, read_json
+from .spec import F32, Source, Spec, Stored, read_json, read_weights
 
 _FILES = ("model.safetensors", "weights.safetensors", "weights.npz")
 _POSITIONS = "model.encoder.embed_positions.weight"
+_CONVOLUTIONS = {"model.encoder.conv1.weight", "model.encoder.conv2.weight"}
 _FORMAT: Any = np.lib.format  # which some versions of NumPy have no types for
 _HEADS = "alignment_heads"
 _NPZ_TYPES = {"<f2": "F16", "<f4": "F32", "<f8": "F64"}
@@ -31,7 +34,7 @@ def is_mlx(folder: Path) -> bool:
     return path.is_file() and "n_audio_state" in read_json(path)
 
 
-def open_mlx(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
+def open_mlx(folder: Path, source: Source) -> tuple[Spec, dict[str, Stored]]:
     """Spec and weights of a folder of mlx-whisper. Raises CheckpointError."""
     config = read_json(folder / "config.json")
     if config.get("quantization") is not None:
@@ -45,41 +48,34 @@ def open_mlx(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
     path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
     if path is None:
         raise CheckpointError(f"{folder}: is an MLX model without weights; looked for {', '.join(_FILES)}")
-    stored: TensorSource = SafetensorsSource([path]) if path.suffix == ".safetensors" else _Npz(path)
-    names = {_canonical(name): name for name in stored.entries if name != _HEADS}
-    entries = {name: _turned(stored.entries[theirs]) if _is_convolution(name) else stored.entries[theirs]
-               for name, theirs in names.items()}  # fmt: skip
-    entries.setdefault(_POSITIONS, Stored((dims["n_audio_ctx"], dims["n_audio_state"]), "F32", path))
-
-    def read(name: str) -> F32:
-        if name not in names:
-            return _sinusoids(*entries[_POSITIONS].shape)
-        value = stored.read(names[name])
-        return np.ascontiguousarray(value.transpose(0, 2, 1)) if _is_convolution(name) else value
-
-    named = stored.read(_HEADS) if isinstance(stored, _Npz) and _HEADS in stored.entries else np.zeros((0, 2))
-    heads = [[int(layer), int(head)] for layer, head in named] if named.ndim == 2 and named.shape[1] == 2 else []
-    spec = derive_spec(dims, entries, source=source, where=str(folder), heads=heads)
-    return spec, ReadySource(entries, read)
+    stored = read_weights([path]) if path.suffix == ".safetensors" else _npz(path)
+    named = stored.pop(_HEADS, None)
+    entries = {_canonical(name): tensor for name, tensor in stored.items()}
+    for name in _CONVOLUTIONS & entries.keys():
+        entries[name] = _turned(entries[name])
+    shape = (dims["n_audio_ctx"], dims["n_audio_state"])
+    entries.setdefault(_POSITIONS, Stored(shape, "F32", path, read=partial(_sinusoids, *shape)))
+    pairs = named.read() if named is not None and named.read is not None else np.zeros((0, 2))
+    heads = [[int(layer), int(head)] for layer, head in pairs] if pairs.ndim == 2 and pairs.shape[1] == 2 else []
+    return derive_spec(dims, entries, source=source, where=str(folder), heads=heads), entries
 
 
-class _Npz(TensorSource):
+def _npz(path: Path) -> dict[str, Stored]:
     """The tensors of an .npz, read one at a time."""
+    found = {}
+    with _opened(path) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as file:
+                _FORMAT.read_magic(file)
+                shape, by_columns, dtype = _FORMAT.read_array_header_1_0(file)
+            kind = _NPZ_TYPES.get(dtype.str, dtype.str) if not by_columns or len(shape) < 2 else "columns"
+            found[member.removesuffix(".npy")] = Stored(shape, kind, path, read=partial(_member, path, member))
+    return found
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.entries = entries = dict[str, Stored]()
-        with _opened(path) as archive:
-            for member in archive.namelist():
-                with archive.open(member) as file:
-                    _FORMAT.read_magic(file)
-                    shape, by_columns, dtype = _FORMAT.read_array_header_1_0(file)
-                kind = _NPZ_TYPES.get(dtype.str, dtype.str) if not by_columns or len(shape) < 2 else "columns"
-                entries[member.removesuffix(".npy")] = Stored(shape, kind, path)
 
-    def _read(self, name: str) -> F32:
-        with _opened(self._path) as archive, archive.open(f"{name}.npy") as file:
-            return np.ascontiguousarray(_FORMAT.read_array(file, allow_pickle=False), np.float32)
+def _member(path: Path, name: str) -> F32:
+    with _opened(path) as archive, archive.open(name) as file:
+        return np.ascontiguousarray(_FORMAT.read_array(file, allow_pickle=False), np.float32)
 
 
 def _opened(path: Path) -> zipfile.ZipFile:
@@ -93,14 +89,11 @@ def _canonical(name: str) -> str:
     return canonical_name(name.replace(".mlp1.", ".mlp.0.").replace(".mlp2.", ".mlp.2."))
 
 
-def _is_convolution(name: str) -> bool:
-    return name in ("model.encoder.conv1.weight", "model.encoder.conv2.weight")
-
-
 def _turned(stored: Stored) -> Stored:
     """A convolution [n_out, width, n_in] as transformers has it."""
     shape = stored.shape
-    return Stored((shape[0], shape[2], shape[1]) if len(shape) == 3 else shape, stored.dtype, stored.path)
+    turned = (shape[0], shape[2], shape[1]) if len(shape) == 3 else shape
+    return replace(stored, shape=turned, read=lambda: np.ascontiguousarray(stored.tensor().transpose(0, 2, 1)))
 
 
 def _sinusoids(n_ctx: int, d: int) -> F32:

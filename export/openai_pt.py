@@ -18,7 +18,7 @@ from typing import Any
 from specedge.errors import CheckpointError
 from specedge.models.catalogue import OPENAI_SHA256, alignment_heads
 
-from .spec import CONFIG_KEYS, SafetensorsSource, Source, Spec, Stored, TensorSource, TorchSource, load_pickle
+from .spec import CONFIG_KEYS, Source, Spec, Stored, load_pickle, read_weights
 from .vocabulary import standard_layout, suppressed_tokens
 
 _HEAD_WIDTH = 64  # of every published Whisper
@@ -56,20 +56,20 @@ def bare_name(name: str) -> str:
     return f"model.{found}" if found.startswith(("encoder.", "decoder.")) else found
 
 
-def open_single(path: Path, *, is_pickle: bool) -> tuple[Spec, TensorSource]:
+def open_single(path: Path, *, is_pickle: bool) -> tuple[Spec, dict[str, Stored]]:
     """Spec and weights of a pickle or a .safetensors.
 
     Raises CheckpointError if it is no Whisper, or has the name of a published file and is another.
     """
     sha256 = _check_published(path)
-    weights = (TorchSource if is_pickle else SafetensorsSource)([path], rename=bare_name)
+    entries = read_weights([path], is_pickle=is_pickle, rename=bare_name)
     value = load_pickle(path) if is_pickle else None
     given = value.get("dims") if isinstance(value, dict) else None
-    dims = _dims_of(weights.entries, path) if given is None else read_dims(given, str(path))
+    dims = _dims_of(entries, path) if given is None else read_dims(given, str(path))
     del value
     source = Source(kind="openai-pt", id=path.name, revision=sha256)
     published = None if sha256 is None else "large-v1" if path.name == "large.pt" else path.stem
-    return derive_spec(dims, weights.entries, source=source, where=str(path), published=published), weights
+    return derive_spec(dims, entries, source=source, where=str(path), published=published), entries
 
 
 def _dims_of(entries: Mapping[str, Stored], path: Path) -> dict[str, int]:

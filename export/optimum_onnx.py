@@ -10,18 +10,18 @@ No graph is run, and quantised ones are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from specedge.errors import CheckpointError, CheckpointNotFoundError
+from specedge.errors import CheckpointError
 
 from .checkpoint import Checkpoint, load_configs
-from .spec import F32, FLOATS, Source, Spec, Stored, TensorSource, expected_shapes, read_floats
+from .spec import F32, Source, Spec, Stored, expected_shapes
 
 _ENCODER = "encoder_model.onnx"
 # The with-past decoder comes last: it has no cross-attention keys and values.
@@ -39,29 +39,6 @@ class _Ref:
     transposed: bool = False
 
 
-class OnnxSource(TensorSource):
-    """Weights by canonical name, found in an encoder's and a decoder's graph."""
-
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        """`files`: "encoder" and "decoder" -> .onnx path. Raises CheckpointError for a damaged or quantised file."""
-        self._refs: dict[str, _Ref] = {}
-        self.entries = entries = dict[str, Stored]()
-        for side, path in files.items():
-            for name, ref in _Graph(_load(path), side, path).weights().items():
-                shape = tuple(int(n) for n in ref.tensor.dims)
-                shape = shape[::-1] if ref.transposed else shape
-                if name.endswith("embed_positions.weight") and len(shape) == 3 and shape[0] == 1:
-                    shape = shape[1:]
-                dtype = _DTYPES.get(ref.tensor.data_type, f"ONNX type {ref.tensor.data_type}")
-                self._refs[name], entries[name] = ref, Stored(shape, dtype, path)
-
-    def _read(self, name: str) -> F32:
-        ref, stored = self._refs[name], self.entries[name]
-        shape = stored.shape[::-1] if ref.transposed else stored.shape
-        value = _read_constant(ref.tensor, shape, stored)
-        return np.ascontiguousarray(value.T) if ref.transposed else value
-
-
 def open_optimum(folder: Path) -> Checkpoint:
     """Open a folder of fp32 ONNX files, at its top or in `onnx/`, with config.json and tokenizer files at the top.
 
@@ -76,15 +53,17 @@ def open_optimum(folder: Path) -> Checkpoint:
     where = str(folder / "config.json")
     source = Source(kind="optimum", id=folder.resolve().name)
     spec = Spec.from_config(config, generation=generation, preprocessor=preprocessor, source=source, where=where)
-    weights = OnnxSource(files)
-    lost = [name for name, _ in expected_shapes(spec) if name not in weights.entries]
+    entries = dict[str, Stored]()
+    for side, path in files.items():
+        entries |= {name: _stored(name, ref, path) for name, ref in _Graph(_load(path), side, path).weights().items()}
+    lost = [name for name, _ in expected_shapes(spec) if name not in entries]
     if lost:
         file = files["encoder" if ".encoder." in lost[0] else "decoder"]
         raise CheckpointError(
             f"{file}: the weights of {lost[0]} cannot be found in the graph ({len(lost)} missing); expected Optimum's "
             f"{file.name if file.name == _ENCODER else _DECODERS[0]} as exported, without graph optimisation"
         )
-    return Checkpoint(spec, weights, folder=folder, where=str(folder))
+    return Checkpoint(spec, entries, folder=folder, where=str(folder))
 
 
 def _pick(folder: Path, names: tuple[str, ...]) -> Path:
@@ -224,31 +203,20 @@ def _qualified(path: str, side: str) -> str:
 
 
 # --------------------------------------------------------------------------------------------------- constants
-def _read_constant(tensor: onnx.TensorProto, shape: tuple[int, ...], stored: Stored) -> F32:
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return _read_external({item.key: item.value for item in tensor.external_data}, shape, stored)
+def _stored(name: str, ref: _Ref, path: Path) -> Stored:
+    shape = tuple(int(n) for n in ref.tensor.dims)
+    shape = shape[::-1] if ref.transposed else shape
+    if name.endswith("embed_positions.weight") and len(shape) == 3 and shape[0] == 1:
+        shape = shape[1:]
+    dtype = _DTYPES.get(ref.tensor.data_type, f"ONNX type {ref.tensor.data_type}")
+    return Stored(shape, dtype, path, read=partial(_read, ref, shape, path))
+
+
+def _read(ref: _Ref, shape: tuple[int, ...], path: Path) -> F32:
     try:
-        value = numpy_helper.to_array(tensor)
-    except Exception as error:
-        raise CheckpointError(f"{stored.path}: constant {tensor.name} is damaged ({error})") from error
+        value = numpy_helper.to_array(ref.tensor, str(path.parent))
+    except Exception as error:  # of several modules: onnx refuses data outside the folder, links and wrong sizes
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{path}: the values of {ref.tensor.name} cannot be read ({reason})") from error
     with np.errstate(over="ignore"):
-        return np.array(value, dtype=np.float32, order="C").reshape(shape)
-
-
-def _read_external(place: Mapping[str, str], shape: tuple[int, ...], stored: Stored) -> F32:
-    location = PurePosixPath(place.get("location", ""))
-    if not location.name or location.is_absolute() or ".." in location.parts or "\\" in str(location):
-        raise CheckpointError(f"{stored.path}: places its data in {str(location)!r}; expected a file beside it")
-    path = stored.path.parent.joinpath(*location.parts)
-    n_bytes = int(np.prod(shape)) * FLOATS[stored.dtype].itemsize
-    try:
-        offset, length = int(place.get("offset", 0)), int(place.get("length", n_bytes))
-        if not path.is_file():
-            raise CheckpointNotFoundError(f"{path}: there is no such file; {stored.path.name} keeps its weights in it")
-        if offset < 0 or length != n_bytes or offset + length > path.stat().st_size:
-            raise CheckpointError(f"{path}: is too short for the weights that {stored.path.name} keeps in it")
-        return read_floats(path, offset, shape, stored.dtype)
-    except CheckpointError:
-        raise
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        return np.array(value.T if ref.transposed else value, dtype=np.float32, order="C").reshape(shape)

@@ -13,7 +13,8 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -27,6 +28,7 @@ from specedge.runtime.console import GET_TORCH
 from specedge.runtime.text.splitting import GPT2
 
 from .heads import HeadsSpec, head_shapes, heads_in_config, layer_shapes, pair_shapes
+from .layers import ROWS_AT_ONCE, in_parts
 
 Progress = Callable[[str], None]
 """Called with one line of text whenever a slow step begins."""
@@ -279,12 +281,91 @@ FLOATS: Mapping[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor as a file declares it: shape, type as safetensors spells it ("F16"), and the file."""
+    """One tensor as a file declares it: shape, type as safetensors spells it ("F16"), the file.
+
+    Its values lie in the file from `offset` on, unless `read` gives them.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     path: Path
     offset: int = 0
+    read: Callable[[], F32] | None = None
+
+    def tensor(self) -> F32:
+        """The values: float32, C-contiguous. Raises CheckpointError."""
+        try:  # not by `readable`, for there are hundreds
+            return self._from_file() if self.read is None else self.read()
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+
+    def parts(self) -> Iterator[F32]:
+        """As `tensor`, some rows after another: of those that lie in the file no more are in memory."""
+        if self.read is not None:
+            yield from in_parts(self.tensor())
+            return
+        row_bytes = math.prod(self.shape[1:]) * FLOATS[self.dtype].itemsize
+        for start in range(0, self.shape[0], ROWS_AT_ONCE):
+            shape = (min(ROWS_AT_ONCE, self.shape[0] - start), *self.shape[1:])
+            yield replace(self, shape=shape, offset=self.offset + start * row_bytes).tensor()
+
+    def _from_file(self) -> F32:
+        """Peak memory is the result plus one block. Raises CheckpointError where the file ends early."""
+        out = np.empty(self.shape, dtype=np.float32)
+        flat = out.reshape(-1)
+        kind = FLOATS[self.dtype]
+        step = _CHUNK_BYTES // kind.itemsize
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(self.offset)
+            for start in range(0, flat.size, step):
+                part = flat[start : start + step]
+                raw = np.fromfile(file, kind, part.size)
+                if raw.size < part.size:
+                    raise CheckpointError(
+                        f"{self.path}: ends in the middle of a tensor; copy or download the file again"
+                    )
+                if self.dtype == "BF16":
+                    np.left_shift(raw, 16, out=part.view(np.uint32), dtype=np.uint32, casting="unsafe")
+                    continue
+                with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused by name
+                    part[...] = raw
+        return out
+
+
+class Tensors:
+    """Weights by canonical name (`layers.Weights`), each read when it is asked for."""
+
+    def __init__(self, entries: Mapping[str, Stored], where: str) -> None:
+        """`where` names the file or folder in errors."""
+        self.entries, self._where = dict(entries), where
+
+    def has(self, name: str) -> bool:
+        return name in self.entries
+
+    def tensor(self, name: str) -> F32:
+        """One weight: float32, C-contiguous, freshly read and owned by the caller.
+
+        Raises CheckpointError naming the tensor if it is missing, if its file ends early, or if it holds NaN or
+        infinity (also after conversion from float64).
+        """
+        value = self._stored(name).tensor()
+        self._check_finite(name, value)
+        return value
+
+    def parts(self, name: str) -> Iterator[F32]:
+        """As `tensor`, some rows after another, see `Stored.parts`."""
+        for value in self._stored(name).parts():
+            self._check_finite(name, value)
+            yield value
+
+    def _stored(self, name: str) -> Stored:
+        if name not in self.entries:
+            raise CheckpointError(f"{self._where}: tensor {name} is missing")
+        return self.entries[name]
+
+    def _check_finite(self, name: str, value: F32) -> None:
+        if not np.isfinite(value).all():
+            raise CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
 
 
 def check_tensor(stored: Stored | None, name: str, shape: tuple[int, ...], where: str) -> None:
@@ -317,12 +398,6 @@ def _renamed(tensors: Mapping[str, _T], rename: Callable[[str], str], path: Path
     return found
 
 
-def check_finite(name: str, value: F32, where: str) -> None:
-    """Raises CheckpointError, which says `where`, for a tensor with numbers that are none."""
-    if not np.isfinite(value).all():
-        raise CheckpointError(f"{where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
-
-
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Turn what the system refuses inside into CheckpointError."""
@@ -334,85 +409,19 @@ def readable(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-class TensorSource:
-    """Named tensors on disk, of which `entries` costs headers only."""
+def read_weights(
+    paths: Sequence[Path], *, is_pickle: bool = False, rename: Callable[[str], str] = plain_name
+) -> dict[str, Stored]:
+    """The tensors of .safetensors files, or of PyTorch's pickles, by the names that `rename` gives them.
 
-    entries: Mapping[str, Stored]
-    _read: Callable[[str], F32]
-
-    def has(self, name: str) -> bool:
-        return name in self.entries
-
-    def tensor(self, name: str) -> F32:
-        """As `read`, and refused where it is not finite."""
-        value = self.read(name)
-        check_finite(name, value, str(self.entries[name].path))
-        return value
-
-    def read(self, name: str) -> F32:
-        """One tensor: float32, C-contiguous. Raises CheckpointError."""
-        try:  # not by `readable`, for there are hundreds
-            return self._read(name)
-        except OSError as error:
-            raise CheckpointError(f"{self.entries[name].path}: cannot be read: {error.strerror or error}") from error
-
-    def close(self) -> None:
-        """Forget what is mapped; most sources hold nothing open."""
-
-
-def read_floats(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> F32:
-    """Read `shape` values of a stored type (a key of FLOATS) at a byte offset, as float32.
-
-    Peak memory is the result plus one block. Raises CheckpointError where the file ends early.
+    Raises CheckpointError.
     """
-    out = np.empty(shape, dtype=np.float32)
-    flat = out.reshape(-1)
-    kind = FLOATS[dtype]
-    step = _CHUNK_BYTES // kind.itemsize
-    with path.open("rb", buffering=0) as file:
-        file.seek(offset)
-        for start in range(0, flat.size, step):
-            part = flat[start : start + step]
-            raw = np.fromfile(file, kind, part.size)
-            if raw.size < part.size:
-                raise CheckpointError(f"{path}: ends in the middle of a tensor; copy or download the file again")
-            if dtype == "BF16":
-                np.left_shift(raw, 16, out=part.view(np.uint32), dtype=np.uint32, casting="unsafe")
-                continue
-            with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused by name
-                part[...] = raw
-    return out
-
-
-class ReadySource(TensorSource):
-    """Tensors of which a format's reader knows how to read each."""
-
-    def __init__(self, entries: Mapping[str, Stored], read: Callable[[str], F32]) -> None:
-        self.entries = entries
-        self._read = read
-
-
-class SafetensorsSource(TensorSource):
-    """One or several .safetensors files. Holds no file open, so reads are safe from several threads."""
-
-    def __init__(self, paths: Sequence[Path], *, rename: Callable[[str], str] = plain_name) -> None:
-        self.entries = {}
-        for path in paths:
-            self.entries |= _renamed(dict(_safetensors_entries(path)), rename, path)
-
-    def _read(self, name: str) -> F32:
-        stored = self.entries[name]
-        return read_floats(stored.path, stored.offset, stored.shape, stored.dtype)
-
-    def parts(self, name: str, n_rows: int) -> Iterator[F32]:
-        """A tensor of at least one dimension, `n_rows` of its rows after another."""
-        stored = self.entries[name]
-        row = math.prod(stored.shape[1:]) * FLOATS[stored.dtype].itemsize
-        for start in range(0, stored.shape[0], n_rows):
-            shape = (min(n_rows, stored.shape[0] - start), *stored.shape[1:])
-            with readable(stored.path):
-                part = read_floats(stored.path, stored.offset + start * row, shape, stored.dtype)
-            yield part
+    if is_pickle:
+        return _Pickles(paths, rename).entries()
+    found = dict[str, Stored]()
+    for path in paths:  # of which no file stays open
+        found |= _renamed(dict(_safetensors_entries(path)), rename, path)
+    return found
 
 
 def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
@@ -439,38 +448,35 @@ def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
 STATES = ("model_state_dict", "state_dict", "model")
 
 
-class TorchSource(TensorSource):
-    """One or several pickles holding {name: tensor}, mapped rather than read.
+class _Pickles:
+    """Pickles of {name: tensor}, mapped rather than read.
 
     Mapped pages count as resident memory, so the mapping is renewed after every half gigabyte read.
     """
 
-    def __init__(self, paths: Sequence[Path], *, rename: Callable[[str], str] = plain_name) -> None:
-        """`rename` gives the names to know."""
-        self._rename = rename
+    def __init__(self, paths: Sequence[Path], rename: Callable[[str], str]) -> None:
+        self._paths, self._rename = paths, rename
         self._states: dict[Path, dict[str, Any]] = {}
         self._read_bytes = 0
-        self.entries = {
-            name: Stored(tuple(tensor.shape), _torch_dtype(tensor), path)
-            for path in paths
+
+    def entries(self) -> dict[str, Stored]:
+        return {
+            name: Stored(tuple(tensor.shape), _torch_dtype(tensor), path, read=partial(self._read, path, name))
+            for path in self._paths
             for name, tensor in self._state(path).items()
         }
 
-    def _read(self, name: str) -> F32:
+    def _read(self, path: Path, name: str) -> F32:
         import torch
 
-        stored = self.entries[name]
-        tensor = self._state(stored.path)[name].detach()
-        out = np.empty(stored.shape, dtype=np.float32)
+        tensor = self._state(path)[name].detach()
+        out = np.empty(tuple(tensor.shape), dtype=np.float32)
         torch.from_numpy(out).copy_(tensor)
         self._read_bytes += tensor.numel() * tensor.element_size()
         if self._read_bytes > _RELOAD_BYTES:
-            self.close()
+            self._states.clear()
+            self._read_bytes = 0
         return out
-
-    def close(self) -> None:
-        self._states.clear()
-        self._read_bytes = 0
 
     def _state(self, path: Path) -> dict[str, Any]:
         if path not in self._states:
@@ -479,12 +485,11 @@ class TorchSource(TensorSource):
 
             if isinstance(value, dict):  # a trainer's file has its tensors under one of these
                 value = next((value[key] for key in STATES if isinstance(value.get(key), dict)), value)
-            if not isinstance(value, dict):
-                raise CheckpointError(f"{path}: expected a dictionary of tensors, found {type(value).__name__}")
-            tensors = {name: item for name, item in value.items() if isinstance(item, torch.Tensor)}
-            if not tensors:
+            tensors = value.items() if isinstance(value, dict) else ()
+            found = {name: item for name, item in tensors if isinstance(item, torch.Tensor)}
+            if not found:
                 raise CheckpointError(f"{path}: holds no tensors by name; expected a model's state_dict")
-            self._states[path] = _renamed(tensors, self._rename, path)
+            self._states[path] = _renamed(found, self._rename, path)
         return self._states[path]
 
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,7 +31,19 @@ from specedge.runtime.text.tokenizer import merge
 from .decoder_graph import PROJECTION, VOCABULARY
 from .heads import HeadsSpec, head_shapes
 from .llama_graph import PROJECTOR, ROOT
-from .spec import F32, Shape, Source, Spec, check_gelu, check_not_quantised, dimension, encoder_shapes, flag, read_json
+from .spec import (
+    F32,
+    Shape,
+    Source,
+    Spec,
+    Stored,
+    check_gelu,
+    check_not_quantised,
+    dimension,
+    encoder_shapes,
+    flag,
+    read_json,
+)
 
 _LATENT_HEADS = "latent_heads."  # trained with the model, in its own file
 TEXT_ROOM = 512  # positions for prompt and text behind a window's audio
@@ -166,28 +179,21 @@ class SpeechSpec(Spec):
             raise CheckpointError(f"generation_config.json: languages is {listed!r}; expected a list of codes")
         return tuple(listed)
 
-    def names(self, stored: Collection[str]) -> dict[str, str]:
-        """Canonical name -> stored name; {} where the names are of no table."""
+    def named(self, stored: Mapping[str, Stored]) -> dict[str, Stored]:
+        """By canonical names, the rows of the vocabulary matrices in the bundle's order; {} where no table has them."""
         for table in NAMES[str(self.config["model_type"])]:
             found = {
-                canonical + name.removeprefix(prefix): name
-                for name in stored
+                canonical + name.removeprefix(prefix): tensor
+                for name, tensor in stored.items()
                 for canonical, prefix in table.items()
                 if name.startswith(prefix)
             }
             if VOCABULARY in found:
-                return found | {name: name for name in stored if name.startswith(_LATENT_HEADS)}
+                for name in found.keys() & {VOCABULARY, PROJECTION} if self.n_control else ():
+                    read = partial(_control_behind, found[name], self.n_control, _TEKKEN_CONTROL["</s>"])
+                    found[name] = replace(found[name], read=read)
+                return found | {name: stored[name] for name in stored if name.startswith(_LATENT_HEADS)}
         return {}
-
-    def in_order(self, name: str, value: F32) -> F32:
-        """A weight with the rows of the vocabulary matrices in the bundle's order, moved in place."""
-        if self.moves_rows(name):
-            _move_control_behind(value, self.n_control, _TEKKEN_CONTROL["</s>"])
-        return value
-
-    def moves_rows(self, name: str) -> bool:
-        """Whether `in_order` changes this weight."""
-        return name in (VOCABULARY, PROJECTION) and self.n_control > 0
 
     def vocabulary(self, folder: Path) -> tuple[list[bytes], SpeechTokens]:
         """Byte strings of the text tokens by id, and the prompts, by the files in `folder`. Raises CheckpointError."""
@@ -273,14 +279,16 @@ def _tekken_settings(path: Path) -> dict[str, int]:
     return found
 
 
-def _move_control_behind(matrix: F32, n_control: int, end: int) -> None:
-    """Move the first `n_control` rows behind the others in place, row `end` first of them."""
+def _control_behind(stored: Stored, n_control: int, end: int) -> F32:
+    """The matrix with its first `n_control` rows moved behind the others in place, row `end` first of them."""
+    matrix = stored.tensor()
     order = [end, *(id_ for id_ in range(n_control) if id_ != end)]
     control = matrix[order]
     for start in range(0, len(matrix) - n_control, n_control):
         stop = min(start + n_control, len(matrix) - n_control)
         matrix[start:stop] = matrix[start + n_control : stop + n_control]
     matrix[len(matrix) - n_control :] = control
+    return matrix
 
 
 def part(config: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:

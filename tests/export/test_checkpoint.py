@@ -39,15 +39,13 @@ def test_every_tensor_is_the_float32_of_what_was_stored(dtype: str, shards: int,
 
 def test_a_tied_head_is_the_embedding_and_an_untied_one_is_its_own(micro: Path, tmp_path: Path) -> None:
     with open_checkpoint(micro) as checkpoint:
-        embedding = checkpoint.tensor("model.decoder.embed_tokens.weight")
         assert not checkpoint.has("proj_out.weight") and checkpoint.spec.tied
-        np.testing.assert_array_equal(checkpoint.tensor("proj_out.weight"), embedding)
     folder = make_checkpoint(tmp_path, tokenizer=False)
     values = read_tensors(folder / "model.safetensors")
     head = (values["model.decoder.embed_tokens.weight"] * 2).astype(np.float16)
     write_tensors(folder / "model.safetensors", values | {"proj_out.weight": head})
     with open_checkpoint(folder) as checkpoint:  # tied by the config: a stored copy does not count, as in transformers
-        np.testing.assert_array_equal(checkpoint.tensor("proj_out.weight"), embedding)
+        assert not checkpoint.has("proj_out.weight")
     edit_config(folder, tie_word_embeddings=False)
     with open_checkpoint(folder) as checkpoint:
         assert checkpoint.has("proj_out.weight")
@@ -96,7 +94,8 @@ def test_transformers_loads_the_same_parameters(micro: Path) -> None:
         state = model.state_dict()
         assert set(state) == {name for name, _ in expected_shapes(checkpoint.spec)} | {"proj_out.weight"}
         for name, value in state.items():
-            np.testing.assert_array_equal(checkpoint.tensor(name), value.numpy())
+            stored = checkpoint.tensor("model.decoder.embed_tokens.weight" if name == "proj_out.weight" else name)
+            np.testing.assert_array_equal(stored, value.numpy())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -177,24 +177,24 @@ def test_a_damaged_file_is_named(content: bytes, source: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "value"),
     [
-        ("location", "../secret", "expected a file beside it"),
-        ("location", "/etc/passwd", "expected a file beside it"),
-        ("location", "none", "there is no such file"),
-        ("offset", "999999999", "is too short"),
-        ("offset", "-4", "is too short"),
-        ("length", "4", "is too short"),
-        ("offset", "x", "cannot be read"),
+        ("location", "../secret"),
+        ("location", "/etc/passwd"),
+        ("location", "none"),
+        ("offset", "999999999"),
+        ("offset", "-4"),
+        ("length", "4"),
+        ("offset", "x"),
     ],
 )
-def test_external_data_stays_in_its_folder(key: str, value: str, message: str, source: Path, tmp_path: Path) -> None:
+def test_external_data_stays_in_its_folder(key: str, value: str, source: Path, tmp_path: Path) -> None:
     export_by_hand(source, tmp_path, external=True)
     model = onnx.load(tmp_path / "decoder_model.onnx", load_external_data=False)
     tensor = next(t for t in model.graph.initializer if t.name == "model.decoder.embed_tokens.weight")
     next(item for item in tensor.external_data if item.key == key).value = value
     onnx.save(model, tmp_path / "decoder_model.onnx")
-    with open_optimum(tmp_path) as found, pytest.raises(CheckpointError, match=message):
+    with open_optimum(tmp_path) as found, pytest.raises(CheckpointError, match="cannot be read"):
         found.tensor("model.decoder.embed_tokens.weight")
 
 

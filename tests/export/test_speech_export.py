@@ -13,12 +13,11 @@ import pytest
 
 from specedge import WhisperModel
 from specedge.errors import CheckpointError, UsageError
-from specedge.export import checkpoint as opened
-from specedge.export import layers
+from specedge.export import layers, spec
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.decoder_graph import VOCABULARY
 from specedge.export.heads import HeadsSpec
-from specedge.export.spec import SafetensorsSource
+from specedge.export.spec import Stored
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.dims import SpeechDims
 from specedge.runtime.bundle.manifest import Manifest, check_fit
@@ -166,14 +165,14 @@ def test_heads_and_languages_of_a_checkpoint_are_its_own(tmp_path: Path) -> None
 def test_the_export_and_its_check_read_a_vocabulary_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In float32 that of a 1.7B is 1.2 GB: more than all else that an export holds."""
     sizes: list[int] = []
-    whole = SafetensorsSource.read
+    whole = Stored.tensor
 
-    def read(source: SafetensorsSource, name: str) -> Any:
-        sizes.append(source.entries[name].shape[0])
-        return whole(source, name)
+    def read(stored: Stored) -> Any:
+        sizes.append(stored.shape[0])
+        return whole(stored)
 
-    monkeypatch.setattr(SafetensorsSource, "read", read)
-    for module in (layers, opened):
+    monkeypatch.setattr(Stored, "tensor", read)
+    for module in (layers, spec):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", 64)
     export_speech(make_qwen(tmp_path / "checkpoint"), tmp_path / "bundle")
     assert N_VOCAB not in sizes and len(sizes) > 20
