@@ -9,21 +9,18 @@ and the manifest, so its other files need not be distributed again.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from specedge import leftovers
-from specedge.errors import BundleError, ResourceError, SpecedgeError, UsageError
-from specedge.files import check_folder
+from specedge.errors import BundleError, UsageError
+from specedge.files import check_folder, disk_errors, publish_folder, scratch_folder, sweep
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.bundle.bundle import Bundle
@@ -63,9 +60,10 @@ from .derived_graphs import default_heads, write_align_graph, write_many, write_
 from .draft_layers import SHORTLIST
 from .encoder_graph import build_cross_kv, build_encoder, write_short_encoder
 from .heads import Heads, write_heads
-from .layers import PRECISIONS, Precision
+from .hub import check_space
+from .layers import PRECISIONS, Precision, Weights
 from .llama_graph import build_llama, build_projector
-from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
+from .onnx_builder import GraphBuilder, file_entry, signature
 from .plain_encoder import write_plain_encoder
 from .registered import find
 from .selfcheck import check_bundle
@@ -140,8 +138,6 @@ def listed(manifest: Manifest, new: Path, graphs: Iterable[str], before: Iterabl
 
 
 _INSIDE = f"{DRAFT_FOLDER}/"
-Report = Callable[[int, int], None]
-"""Called with the number of weights read so far and the number to read in all."""
 _LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.unfinished(/.*)?")  # of a change in place that was killed
 BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.1, "int4": 1.1}  # to refuse a full disk before the work, not after it
 
@@ -163,7 +159,6 @@ def write_bundle(
     least_positions: int = 0,
     learnable: bool = False,
     encoder_plain: bool = False,
-    report: Report | None = None,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, checked.
 
@@ -179,62 +174,42 @@ def write_bundle(
     if precision not in PRECISIONS:
         raise UsageError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
     check_target(out, replace_existing=replace_existing)
-    weights = _Counted(checkpoint, report)
-    with _disk_errors(out), _parents(out):
-        _check_space(out, checkpoint, precision, encoder_plain=encoder_plain)
-        with _hidden_folder(out) as folder:
-            folder.chmod(0o755)
-            written = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps, heads)
-            manifest = replace(written, short_windows=short_windows, least_positions=least_positions)
-            before = _files(folder)
-            graphs = _write_more(manifest, folder, folder, draft=draft, ctc=ctc, learnable=learnable)
-            if encoder_plain:
-                graphs.append(write_plain_encoder(manifest, weights, folder))
-            if layers is not None:
-                inside = folder / DRAFT_FOLDER
-                write_bundle(layers, inside, precision=precision, name=f"{name}-draft", version=version)
-            manifest = listed(manifest, folder, graphs, before)
-            made = Bundle(path=folder, manifest=manifest, digest="")
-            numbers = check_bundle(made, weights, checkpoint.spec, PRECISIONS[precision])
-            has_exact_paths = numbers.get("tree_invariance", {"exact": True})["exact"]
-            if not has_exact_paths and numbers["row_invariance"]["exact"]:
-                # The graph's fault and not this machine's; the bundle is a good one without it.
-                manifest = without_graph(manifest, folder, MANY_GRAPH)
-            manifest = replace(manifest, selfcheck=numbers)
-            data = manifest.to_bytes()
-            write_durably(folder / MANIFEST_NAME, data)
-            _publish(folder, out, replace_existing=replace_existing)
+    with _new_folder(out) as folder:
+        # The encoder in plain operators has its weights once more.
+        n_weights = sum(
+            math.prod(shape) * (2 if encoder_plain and name.startswith("model.encoder.") else 1)
+            for name, shape in checkpoint.shapes.items()
+        )
+        check_space("the bundle", int(n_weights * BYTES_PER_WEIGHT[precision]), out.parent, "give another -o")
+        folder.chmod(0o755)
+        written = _write_files(checkpoint, folder, PRECISIONS[precision], name, version, maps, heads)
+        manifest = replace(written, short_windows=short_windows, least_positions=least_positions)
+        before = _files(folder)
+        graphs = _write_more(manifest, folder, folder, draft=draft, ctc=ctc, learnable=learnable)
+        if encoder_plain:
+            graphs.append(write_plain_encoder(manifest, checkpoint, folder))
+        if layers is not None:
+            inside = folder / DRAFT_FOLDER
+            write_bundle(layers, inside, precision=precision, name=f"{name}-draft", version=version)
+        manifest = listed(manifest, folder, graphs, before)
+        made = Bundle(path=folder, manifest=manifest, digest="")
+        numbers = check_bundle(made, checkpoint, checkpoint.spec, PRECISIONS[precision])
+        has_exact_paths = numbers.get("tree_invariance", {"exact": True})["exact"]
+        if not has_exact_paths and numbers["row_invariance"]["exact"]:
+            # The graph's fault and not this machine's; the bundle is a good one without it.
+            manifest = without_graph(manifest, folder, MANY_GRAPH)
+        manifest = replace(manifest, selfcheck=numbers)
+        data = manifest.to_bytes()
+        (folder / MANIFEST_NAME).write_bytes(data)
+        _sync(folder)
+        if os.path.lexists(out):
+            check_target(out, replace_existing=replace_existing)  # it may have come into being meanwhile
+        publish_folder(folder, out)
     return Bundle(path=out.resolve(), manifest=manifest, digest=hashlib.sha256(data).hexdigest())
-
-
-_SHOWN = 8  # every so many weights are told
-
-
-class _Counted:
-    """The checkpoint's weights, telling `report` how many have been read."""
-
-    def __init__(self, checkpoint: Checkpoint, report: Report | None) -> None:
-        self._checkpoint, self._report = checkpoint, report
-        self._n_read, self._n_total = 0, 2 * len(checkpoint.shapes)  # for the graphs, and their check
-        self.has = checkpoint.has
-
-    def tensor(self, name: str) -> NDArray[np.float32]:
-        self._count()
-        return self._checkpoint.tensor(name)
-
-    def parts(self, name: str) -> Iterator[NDArray[np.float32]]:
-        self._count()
-        return self._checkpoint.parts(name)
-
-    def _count(self) -> None:
-        self._n_read += 1
-        if self._report is not None and self._n_read % _SHOWN == 0:
-            self._report(min(self._n_read, self._n_total), self._n_total)
 
 
 def _write_files(
     checkpoint: Checkpoint,
-    weights: _Counted,
     folder: Path,
     precision: Precision,
     name: str,
@@ -243,28 +218,27 @@ def _write_files(
     heads: Sequence[Heads],
 ) -> Manifest:
     """Write graphs and tokenizer into `folder`; the manifest comes back without its self-check."""
-    spec = checkpoint.spec
-    dims = spec.dims
+    spec, dims = checkpoint.spec, checkpoint.spec.dims
     ranks, special = checkpoint.vocabulary()
     copy_maps(maps, folder, text_fingerprint(ranks, special.eot))
     write_table(folder / TOKENIZER_NAME, ranks, spec.pattern)
     with GraphBuilder(folder, "encoder") as g:
         if isinstance(dims, ChunkDims):
-            build_chunk_encoder(g, dims, weights, precision.encoder)
+            build_chunk_encoder(g, dims, checkpoint, precision.encoder)
         else:
-            build_encoder(g, dims, weights, precision.encoder)
-    given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=weights)]), *heads]
+            build_encoder(g, dims, checkpoint, precision.encoder)
+    given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=checkpoint)]), *heads]
     if isinstance(spec, SpeechSpec):
-        head_graphs = _write_llm(folder, spec, weights, precision, given)
+        head_graphs = _write_llm(folder, spec, checkpoint, precision, given)
         return _manifest(spec, folder, precision, name, version, ranks, special, head_graphs)
     with GraphBuilder(folder, "cross_kv") as g:
-        build_cross_kv(g, dims, weights, precision.cross_kv, int8_attention=precision.int8_attention)
+        build_cross_kv(g, dims, checkpoint, precision.cross_kv, int8_attention=precision.int8_attention)
     with GraphBuilder(folder, "decoder") as g:
-        build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
+        build_decoder(g, dims, checkpoint, precision.decoder, int8_attention=precision.int8_attention)
     write_many(folder)
     write_short_encoder(folder, dims, folder)
-    derived = [*DERIVED_GRAPHS, SHORT_ENCODER_GRAPH, *_write_shortlist(folder, dims, special, precision, weights)]
-    head_graphs = write_heads(folder, given, dims, weights, precision)
+    derived = [*DERIVED_GRAPHS, SHORT_ENCODER_GRAPH, *_write_shortlist(folder, dims, special, precision, checkpoint)]
+    head_graphs = write_heads(folder, given, dims, checkpoint, precision)
     seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
     write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)
     made = _manifest(spec, folder, precision, name, version, ranks, special, [*derived, *head_graphs])
@@ -272,7 +246,7 @@ def _write_files(
 
 
 def _write_shortlist(
-    folder: Path, dims: Dims, special: TokenLayout, precision: Precision, weights: _Counted
+    folder: Path, dims: Dims, special: TokenLayout, precision: Precision, weights: Weights
 ) -> list[str]:
     """Write the graphs with which the model drafts, and return their names; none where the vocabulary is small."""
     spans, picked = shortlist_spans(padded_vocabulary(dims, precision.decoder), special.eot), None
@@ -286,7 +260,7 @@ def _write_shortlist(
 
 
 def _write_llm(
-    folder: Path, spec: SpeechSpec, weights: _Counted, precision: Precision, heads: Sequence[Heads]
+    folder: Path, spec: SpeechSpec, weights: Weights, precision: Precision, heads: Sequence[Heads]
 ) -> list[str]:
     """Write projector and decoder of a speech LLM, and its heads, whose names are returned. Raises UsageError."""
     if any(each.spec.kind == BLOCK_KIND for each in heads):
@@ -373,7 +347,7 @@ def check_target(out: Path, *, replace_existing: bool) -> None:
     Raises UsageError when it exists and `replace_existing` is false, or is no bundle, or holds files that its manifest
     does not list.
     """
-    _sweep(out)
+    sweep(out)
     if not os.path.lexists(out):
         return
     if not replace_existing:
@@ -394,66 +368,20 @@ def _named(manifest: Path) -> Iterable[str]:
     return files if isinstance(files, dict) else ()
 
 
-def _check_space(out: Path, checkpoint: Checkpoint, precision: str, *, encoder_plain: bool) -> None:
-    n_weights = sum(
-        int(np.prod(shape)) * (2 if encoder_plain and name.startswith("model.encoder.") else 1)
-        for name, shape in checkpoint.shapes.items()
-    )
-    needed = int(n_weights * BYTES_PER_WEIGHT[precision])
-    free = shutil.disk_usage(out.parent).free
-    if free < needed:
-        raise ResourceError(
-            f"{out.parent}: {free / 1e6:.0f} MB free, but the bundle needs about {needed / 1e6:.0f} MB; "
-            "make room or give another -o"
-        )
-
-
-def _publish(folder: Path, out: Path, *, replace_existing: bool) -> None:
-    _sync(folder)
-    if os.path.lexists(out):
-        check_target(out, replace_existing=replace_existing)  # it may have come into being meanwhile
-    leftovers.swap_in(folder, out, _names(out))
-
-
-def _names(out: Path) -> leftovers.Names:
-    return leftovers.Names(
-        parent=out.parent, prefix=f".{out.name}.", suffix=".unfinished", tokens="[a-z0-9_]{8}(?:[0-9a-f]{8})?"
-    )
-
-
-def _hidden_folder(out: Path) -> contextlib.AbstractContextManager[Path]:
-    return leftovers.temporary_folder(_names(out))
-
-
-def _sweep(out: Path) -> None:
-    """Remove what exports to `out` left behind that were killed; a bundle they were about to replace comes back."""
-    leftovers.sweep(_names(out), leftovers.put_back(out))
-
-
 @contextlib.contextmanager
-def _parents(out: Path) -> Iterator[None]:
-    """Make the folders above `out`, and take them away again when the export fails."""
+def _new_folder(out: Path) -> Iterator[Path]:
+    """A scratch folder for `out`. Folders above `out` are made, and taken away again when the export fails."""
     made = [folder for folder in out.parents if not folder.exists()]
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        yield
+        with disk_errors(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(out) as folder:
+            yield folder
     except BaseException:
         for folder in made:
             with contextlib.suppress(OSError):  # something else is in it by now
                 folder.rmdir()
         raise
-
-
-@contextlib.contextmanager
-def _disk_errors(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except SpecedgeError:
-        raise
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        hint = "make room or give another -o" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "give another -o"
-        raise ResourceError(f"{out}: cannot write the bundle: {reason}; nothing was left behind; {hint}") from error
 
 
 def has_draft(manifest: Manifest) -> bool:
@@ -485,13 +413,13 @@ def add_to_bundle(
     if draft is not None and has_draft(bundle.manifest):
         raise UsageError(f"{folder}: this bundle brings a draft already")
     inside = leftovers.Names(parent=bundle.path, prefix=".", suffix=".unfinished")  # a bundle overlooks such names
-    with _disk_errors(folder), leftovers.temporary_folder(inside) as new, leftovers.temporary_folder(inside) as old:
+    with disk_errors(folder), leftovers.temporary_folder(inside) as new, leftovers.temporary_folder(inside) as old:
         graphs = _write_more(
             bundle.manifest, bundle.path, new, draft=draft, ctc=ctc, learnable=learnable, short_audio=short_audio
         )
         manifest = listed(bundle.manifest, new, graphs)
         names = [path.relative_to(new).as_posix() for path in _files(new)]
-        write_durably(new / MANIFEST_NAME, manifest.to_bytes())
+        (new / MANIFEST_NAME).write_bytes(manifest.to_bytes())
         _sync(new)
         try:
             for name in names:

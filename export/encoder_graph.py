@@ -26,7 +26,6 @@ whose decoder adds nothing, the engine repeats each state so often instead. The 
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from specedge.errors import BundleError
+from specedge.leftovers import Names, temporary_file
 from specedge.runtime.bundle.dims import GROUP_POSITIONS
 from specedge.runtime.bundle.manifest import LOG_COUNTS, SHORT_ENCODER_GRAPH, Dims
 from specedge.runtime.engine.session import Canceller, Session, bind_array_input, run_outputs
@@ -117,27 +117,25 @@ def find_silence(folder: Path, dims: Dims) -> Silence:
         names |= {f"key.{layer}": node.input[1], f"value.{layer}": node.input[2]}
     for name in list(names.values())[1:]:
         model.graph.output.append(helper.make_tensor_value_info(name, FLOAT, None))
-    path = folder / f".{secrets.token_hex(8)}.unfinished"  # beside its weights, where others may read a bundle
-    path.write_bytes(model.SerializeToString())
     tables = {name: np.zeros((dims.n_audio_ctx, dims.n_audio_state), np.float32) for name in names}
     counts = np.zeros((dims.n_audio_ctx, 1), np.float32)
     canceller = Canceller()
-    try:
-        with canceller.on_sigint():
-            session = Session(path, canceller, threads=1)
-            for seed, n_frames in enumerate(SPEECH_FRAMES):
-                speech = made_up_speech(dims.n_mels, min(n_frames, dims.n_frames // 2), seed)
-                mel = np.full((1, dims.n_mels, dims.n_frames), FLOOR, np.float32)
-                mel[0, :, : speech.shape[1]] = speech
-                binding = session.binding()
-                bind_array_input(binding, "mel", mel)
-                first = min(speech.shape[1] // 2 + BEHIND_POSITIONS, dims.n_audio_ctx - 1)
-                counts[first:] += 1
-                found = run_outputs(session, binding, list(names.values()))
-                for table, rows in zip(tables.values(), found, strict=True):
-                    table[first:] += rows[0, first:]
-    finally:
-        path.unlink()
+    # Beside its weights, where others may read a bundle.
+    hidden = Names(parent=folder, prefix=".", suffix=".unfinished")
+    with temporary_file(hidden) as path, canceller.on_sigint():
+        path.write_bytes(model.SerializeToString())
+        session = Session(path, canceller, threads=1)
+        for seed, n_frames in enumerate(SPEECH_FRAMES):
+            speech = made_up_speech(dims.n_mels, min(n_frames, dims.n_frames // 2), seed)
+            mel = np.full((1, dims.n_mels, dims.n_frames), FLOOR, np.float32)
+            mel[0, :, : speech.shape[1]] = speech
+            binding = session.binding()
+            bind_array_input(binding, "mel", mel)
+            first = min(speech.shape[1] // 2 + BEHIND_POSITIONS, dims.n_audio_ctx - 1)
+            counts[first:] += 1
+            found = run_outputs(session, binding, list(names.values()))
+            for table, rows in zip(tables.values(), found, strict=True):
+                table[first:] += rows[0, first:]
     starts = np.arange(0, dims.n_audio_ctx, GROUP_POSITIONS)
     sizes = np.diff([*starts, dims.n_audio_ctx])
     groups: dict[str, NDArray[np.float32]] = {
@@ -192,7 +190,8 @@ def write_short_encoder(folder: Path, dims: Dims, out: Path, silence: Silence | 
         names["mel"] = g.node("Add", [g.node("Sub", [mel, last]), g.scalar(FLOOR)])
         for node in nodes:
             for side in (node.input, node.output):
-                side[:] = [names.get(name, name) for name in side]
+                for at, name in enumerate(side):
+                    side[at] = names.get(name, name)
             if node.op_type == "MultiHeadAttention":
                 keys, values = (behind.join(node.input[i], f"{part}.{layer}") for i, part in ((1, "key"), (2, "value")))
                 node.input[1:] = [keys, values, "", "", behind.bias_of_scores]

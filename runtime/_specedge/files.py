@@ -132,7 +132,7 @@ def publishing(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterat
     `kind`: an existing file is replaced only if it is of this kind (`check_output`, which raises UsageError). Raises
     ResourceError when the disk is full, or the folder is missing or may not be written.
     """
-    with _disk_errors(Path(path)):
+    with disk_errors(Path(path)):
         target = followed(path)
         old = _stat(target)
         # Held until it has its name: before that, another writer's sweep would take it for a dead one's.
@@ -152,14 +152,14 @@ def publishing(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterat
 @contextlib.contextmanager
 def scratch_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder beside `path`, on the same disk, that is removed when the block ends. Raises ResourceError."""
-    with _disk_errors(Path(path)), leftovers.temporary_folder(_names(followed(path))) as folder:
+    with disk_errors(Path(path)), leftovers.temporary_folder(_names(followed(path))) as folder:
         yield folder
 
 
 def publish_folder(folder: Path, out: Path) -> None:
     """Rename a `scratch_folder` of `out`, which is whole, to `out`; what is there goes once it is replaced. A kill
     leaves one of both, at `out` or for `sweep` to put back. Raises ResourceError."""
-    with _disk_errors(out):
+    with disk_errors(out):
         leftovers.swap_in(folder, out, _names(out))
 
 
@@ -197,7 +197,8 @@ def _replace(temporary: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _disk_errors(target: Path) -> Iterator[None]:
+def disk_errors(target: Path) -> Iterator[None]:
+    """Turn what the system refuses while `target` is written into ResourceError."""
     try:
         yield
     except SpecedgeError:

@@ -21,6 +21,7 @@ from specedge.errors import ExactnessError, ResourceError, UsageError
 from specedge.export import bundling, selfcheck
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
+from specedge.files import scratch_folder
 from specedge.leftovers import REPLACED, STALE_S
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
@@ -84,8 +85,8 @@ def test_a_teachers_alignment_heads_are_cut_to_the_students_layers(tmp_path: Pat
 
 
 FAULTS = [
-    (OSError(errno.ENOSPC, "No space left on device"), ResourceError, "No space left on device.*make room"),
-    (OSError(errno.EACCES, "Permission denied"), ResourceError, "Permission denied.*another -o"),
+    (OSError(errno.ENOSPC, "No space left on device"), ResourceError, "No space left on device; free some space"),
+    (OSError(errno.EACCES, "Permission denied"), ResourceError, "Permission denied; choose another place"),
     (KeyboardInterrupt(), KeyboardInterrupt, ""),
     (ExactnessError("rows are coupled"), ExactnessError, "rows are coupled"),
 ]
@@ -94,7 +95,7 @@ FAULTS = [
 EARLY = [pytest.param(place, marks=pytest.mark.slow) for place in ("write_table", "build_cross_kv")]
 
 
-@pytest.mark.parametrize("place", [*EARLY, "check_bundle", "write_durably"])
+@pytest.mark.parametrize("place", [*EARLY, "check_bundle", "_sync"])
 @pytest.mark.parametrize(("fault", "raised", "message"), FAULTS, ids=lambda x: type(x).__name__)
 def test_a_failure_leaves_nothing(
     place: str,
@@ -136,7 +137,7 @@ def test_an_unknown_precision_is_refused(tmp_path: Path) -> None:
 def test_a_disk_too_small_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9, 1000))
     monkeypatch.setattr(bundling, "_write_files", lambda *_: pytest.fail("started all the same"))
-    with pytest.raises(ResourceError, match=r"0 MB free, but the bundle needs about 0 MB; make room"):
+    with pytest.raises(ResourceError, match=r"the bundle needs 0 MB and .* has 0 MB free; make room"):
         export(tmp_path / "new" / "out")
     assert not any(tmp_path.iterdir())
 
@@ -253,14 +254,14 @@ def test_a_linked_bundle_is_replaced_and_what_it_points_to_stays(tmp_path: Path)
 
 @pytest.mark.usefixtures("unchecked")
 def test_leftovers_of_the_same_target_are_swept_unless_their_maker_lives(tmp_path: Path) -> None:
-    dead = tmp_path / ".out.abcd1234.unfinished"
-    other = tmp_path / ".out.en.abcd1234.unfinished"
+    dead = tmp_path / ".out.0123456789abcdef.tmp"
+    other = tmp_path / ".out.en.0123456789abcdef.tmp"
     for folder in (dead, other):
         folder.mkdir()
         (folder / "encoder.data").write_bytes(b"half")
         age(folder)
     os.utime(dead)
-    with bundling._hidden_folder(tmp_path / "out") as alive:
+    with scratch_folder(tmp_path / "out") as alive:
         age(alive)
         export(tmp_path / "out")
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, other.name, "out"])
@@ -268,7 +269,7 @@ def test_leftovers_of_the_same_target_are_swept_unless_their_maker_lives(tmp_pat
 
 def test_a_bundle_lost_between_two_renames_comes_back(tmp_path: Path) -> None:
     """A kill between moving the old bundle away and moving the new one in: nothing is at the target."""
-    dead = tmp_path / ".out.abcd1234.unfinished"
+    dead = tmp_path / ".out.0123456789abcdef.tmp"
     dead.mkdir()
     shutil.copytree(bundle("int8").path, dead / REPLACED)
     age(dead)
@@ -308,7 +309,7 @@ def test_a_killed_export_leaves_one_hidden_folder_which_the_next_one_sweeps(tmp_
         assert process.stdout is not None and process.stdout.readline() == "half way\n"
         process.send_signal(signal.SIGKILL)
     left = [path.name for path in tmp_path.iterdir()]
-    assert len(left) == 1 and left[0].startswith(".out.") and left[0].endswith(".unfinished")
+    assert len(left) == 1 and left[0].startswith(".out.") and left[0].endswith(".tmp")
     export(out)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

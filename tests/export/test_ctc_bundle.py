@@ -129,7 +129,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(
         replace(source, target)
 
     monkeypatch.setattr("specedge.export.bundling.os.replace", move)
-    with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
+    with pytest.raises(ResourceError, match="No space left on device; free some space"):
         add_to_bundle(made.path, ctc=head)
     assert {path.name: path.read_bytes() for path in made.path.iterdir() if path.is_file()} == before
 

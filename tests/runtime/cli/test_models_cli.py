@@ -164,9 +164,3 @@ def test_pull_with_draft_refuses_before_it_fetches(
     result = run("pull", name, "--with-draft")
     assert type(result.exception) is error and message in str(result.exception)
     assert exports == []
-
-
-def test_pull_without_the_export_packages_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specedge.export.export.NEEDED", ("not_installed",))
-    result = run("pull", "tiny")
-    assert isinstance(result.exception, ModelError) and "pip install not_installed" in str(result.exception)
