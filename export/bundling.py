@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from specedge import leftovers
@@ -301,7 +301,7 @@ def _manifest(
         graphs={
             graph: signature(folder, graph) for graph in (*(SPEECH_GRAPHS if is_speech else GRAPH_NAMES), *more_graphs)
         },
-        quantisation=precision.to_json(),
+        quantisation=asdict(precision),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special, spec.pattern).fingerprint,
         files={path.relative_to(folder).as_posix(): file_entry(path) for path in _files(folder)},

@@ -35,6 +35,7 @@ from .layers import (
     feed_forward,
     fused_projection,
     linear,
+    middle,
     parts_of,
     quantize_few_rows,
     residual_blocks,
@@ -163,14 +164,7 @@ def project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights,
         define_vocabulary(g, dims, weights, lambda: parts_of(weights, PROJECTION), source, kind)
     elif source == "projection":
         g.const(source, weights.tensor(PROJECTION))
-    return vocabulary_product(
-        g, by_columns(g, x, source, kind), source, dims.n_text_state, padded_vocabulary(dims, kind), kind
-    )
-
-
-def by_columns(g: GraphBuilder, x: str, source: str, kind: LinearKind) -> str:
-    """The rows `x` in the units of the matrix `source`: what `vocabulary_product` takes."""
-    return x if kind == "fp32" else g.node("Mul", [x, f"{source}{COLUMNS}"])
+    return vocabulary_product(g, x, source, dims.n_text_state, padded_vocabulary(dims, kind), kind)
 
 
 def vocabulary_name(weights: Weights, kind: LinearKind) -> str:
@@ -188,13 +182,13 @@ def vocabulary_product(g: GraphBuilder, x: str, source: str, d: int, n_columns: 
     if kind == "fp32":
         flat = g.node("Gemm", [g.node("Reshape", [x, g.ints(-1, d)]), source], transB=1)
         return g.node("Reshape", [flat, g.ints(1, -1, n_columns)])
-    rows = quantize_few_rows(g, x)
-    one, zero_point = g.scalar(1.0), g.const("zero_point_128", np.array(128, np.uint8))
+    values, peaks = quantize_few_rows(g, g.node("Mul", [x, f"{source}{COLUMNS}"]))
+    one, zero_point = g.scalar(1.0), middle(g)
     # Of the integer products this one takes the matrix as the embedding reads it, a token a row.
     flat = g.node(
         "QGemm",
         [
-            g.node("Reshape", [rows.values, g.ints(-1, d)]),
+            g.node("Reshape", [values, g.ints(-1, d)]),
             one,
             zero_point,
             source,
@@ -206,7 +200,7 @@ def vocabulary_product(g: GraphBuilder, x: str, source: str, d: int, n_columns: 
     )
     # The scales last: a Reshape at the end would copy the logits.
     scales = g.alias(PROJECTION_SCALES, f"{source}.scales", [n_columns])
-    return scale_few_rows(g, g.node("Reshape", [flat, g.ints(1, -1, n_columns)]), rows, scales)
+    return scale_few_rows(g, g.node("Reshape", [flat, g.ints(1, -1, n_columns)]), peaks, scales)
 
 
 def self_attention(
@@ -282,11 +276,9 @@ def attend_int8(
     Both products accumulate in integers, so a row does not notice its neighbours.
     """
     heads = g.node("Transpose", [g.node("Reshape", [q, g.ints(0, 0, n_head, head_dim)])], perm=[0, 2, 1, 3])
-    queries = quantize_few_rows(g, g.node("Mul", [heads, k_scale]))
-    zero_point = g.const("zero_point_128", np.array(128, np.uint8))
-    steps, no_scale = g.scalar(ROW_STEP), g.scalar(1.0)
-    products = g.node("MatMulIntegerToFloat", [queries.values, k, steps, no_scale, zero_point], domain=CONTRIB)
-    scores = g.node("Mul", [products, queries.peaks])
+    queries, peaks = quantize_few_rows(g, g.node("Mul", [heads, k_scale]))
+    inputs = [queries, k, g.scalar(ROW_STEP), g.scalar(1.0), middle(g)]
+    scores = g.node("Mul", [g.node("MatMulIntegerToFloat", inputs, domain=CONTRIB), peaks])
     # What is rounded to nothing anyway would leave the Softmax as denormal numbers, which take several times as long.
     least = g.node("Sub", [g.node("ReduceMax", [scores, g.ints(-1)], keepdims=1), g.scalar(FARTHEST_SCORE)])
     scores = g.node("Max", [scores, least])

@@ -44,7 +44,7 @@ from specedge.runtime.bundle.manifest import ALIGN_GRAPH, SHORTLIST_GRAPH, VECTO
 from specedge.runtime.engine.shortlist import PICKED, Span
 
 from .decoder_graph import COLUMNS, PROJECTION_SCALES
-from .onnx_builder import Dim
+from .onnx_builder import Dim, write_graph
 
 FLOAT = TensorProto.FLOAT
 QUERY_LENGTHS = 16  # the input of GroupQueryAttention with the rows of each text, since ONNX Runtime 1.32
@@ -53,8 +53,7 @@ Heads = Sequence[tuple[int, int]]
 
 def write_many(folder: Path) -> None:
     """Write `many.onnx` beside the `decoder.onnx` in `folder`. Raises OSError."""
-    model = onnx.load(str(folder / "decoder.onnx"), load_external_data=False)
-    graph = model.graph
+    graph = onnx.load(str(folder / "decoder.onnx"), load_external_data=False).graph
     n_heads = _axes(graph.input, "self_k_0")[1].dim_value
     d = _axes(graph.output, "hidden")[2].dim_value
     heads, merged = f"i64_0_0_{n_heads}_{d // n_heads}", f"i64_0_0_{d}"  # the shapes by which int8 attention is found
@@ -85,7 +84,7 @@ def write_many(folder: Path) -> None:
     initializers = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()]
     made = [*graph.initializer, *initializers]
     many = helper.make_graph(nodes, "many", [*graph.input, *inputs], list(graph.output), made)
-    write_cut(folder / "many.onnx", many, model)
+    write_graph(folder / "many.onnx", many)
 
 
 def _axes(values: Iterable[onnx.ValueInfoProto], name: str) -> Sequence[onnx.TensorShapeProto.Dimension]:
@@ -112,17 +111,6 @@ def _together(node: onnx.NodeProto, places: str) -> list[onnx.NodeProto]:
     ]
 
 
-def write_cut(path: Path, graph: onnx.GraphProto, decoder: onnx.ModelProto) -> None:
-    """Write a graph with the operator sets of the decoder that it is cut from."""
-    made = helper.make_model(
-        graph,
-        opset_imports=list(decoder.opset_import),
-        ir_version=decoder.ir_version,
-        producer_name=decoder.producer_name,
-    )
-    path.write_bytes(made.SerializeToString())
-
-
 def default_heads(dims: Dims) -> tuple[tuple[int, int], ...]:
     """All (layer, head) of the last half of the decoder: openai-whisper's choice where none are given (model.py)."""
     layers = range(dims.n_text_layer // 2, dims.n_text_layer)
@@ -134,8 +122,7 @@ def write_align_graph(decoder: Path, out: Path, dims: Dims, heads: Heads) -> Non
 
     Raises BundleError when `decoder` is not a decoder graph of `decoder_graph` with these dimensions.
     """
-    model = onnx.load(str(decoder), load_external_data=False)
-    graph, count = model.graph, itertools.count(1)
+    graph, count = onnx.load(str(decoder), load_external_data=False).graph, itertools.count(1)
     head_dim = dims.n_text_state // dims.n_text_head
 
     def const(array: NDArray[np.generic]) -> str:
@@ -176,7 +163,7 @@ def write_align_graph(decoder: Path, out: Path, dims: Dims, heads: Heads) -> Non
     initializers = [tensor for tensor in graph.initializer if tensor.name in used]
     shape_out: list[Dim] = [len(heads), "n_rows", "n_audio_ctx"]
     outputs = [helper.make_tensor_value_info(output, FLOAT, shape_out)]
-    write_cut(out, helper.make_graph(kept, ALIGN_GRAPH, inputs, outputs, initializers), model)
+    write_graph(out, helper.make_graph(kept, ALIGN_GRAPH, inputs, outputs, initializers))
 
 
 def _consumer(graph: onnx.GraphProto, op: str, name: str) -> onnx.NodeProto:
@@ -200,21 +187,18 @@ def _upstream(graph: onnx.GraphProto, output: str) -> list[onnx.NodeProto]:
     return kept[::-1]
 
 
-def vectors_graph(model: onnx.ModelProto) -> onnx.GraphProto:
+def vectors_graph(graph: onnx.GraphProto) -> onnx.GraphProto:
     """The rows of the matrix that the decoder multiplies last."""
-    graph = model.graph
     matrix, scales = _last_matrix(graph)
     columns = f"{matrix}{COLUMNS}"
-    has_columns = any(tensor.name == columns for tensor in graph.initializer)  # not in bundles of before
     nodes = [helper.make_node("Gather", [matrix, "rows"], ["vectors" if scales is None else "rounded"])]
     if scales is not None:
         nodes += [
             helper.make_node("Cast", ["rounded"], ["whole"], to=FLOAT),
             helper.make_node("Gather", [scales, "rows"], ["steps"]),
-            helper.make_node("Mul", ["whole", "steps"], ["level" if has_columns else "vectors"]),
+            helper.make_node("Mul", ["whole", "steps"], ["level"]),
+            helper.make_node("Mul", ["level", columns], ["vectors"]),
         ]
-    if has_columns:
-        nodes.append(helper.make_node("Mul", ["level", columns], ["vectors"]))
     return helper.make_graph(
         nodes,
         VECTORS_GRAPH,
@@ -232,21 +216,19 @@ def write_shortlist_graphs(
     spans: the ids whose logits are wanted, parts of the padded vocabulary; picked: int64 [n_picked], those in the place
     of the first span. Raises BundleError when `decoder` is no graph of `decoder_graph`, OSError.
     """
-    model = onnx.load(str(decoder), load_external_data=False)
-    vectors = vectors_graph(model)
+    graph = onnx.load(str(decoder), load_external_data=False).graph
+    vectors = vectors_graph(graph)
     if picked is not None:
         vectors.initializer.append(numpy_helper.from_array(picked, PICKED))
         vectors.output.append(helper.make_tensor_value_info(PICKED, TensorProto.INT64, [len(picked)]))
-    made = {VECTORS_GRAPH: vectors, SHORTLIST_GRAPH: _shortlist(model, spans, picked, decoder.parent)}
-    for name, graph in made.items():
-        write_cut(out[name], graph, model)
+    write_graph(out[VECTORS_GRAPH], vectors)
+    write_graph(out[SHORTLIST_GRAPH], _shortlist(graph, spans, picked, decoder.parent))
 
 
 def _shortlist(
-    model: onnx.ModelProto, spans: Sequence[Span], picked: NDArray[np.int64] | None, folder: Path
+    graph: onnx.GraphProto, spans: Sequence[Span], picked: NDArray[np.int64] | None, folder: Path
 ) -> onnx.GraphProto:
     """The decoder with a vocabulary product for each span, over the same bytes; picked rows are copied."""
-    graph = model.graph
     matrix, scales = _last_matrix(graph)
     at = next(at for at, node in enumerate(graph.node) if node.op_type in ("QGemm", "Gemm") and matrix in node.input)
     product = graph.node[at]

@@ -48,9 +48,9 @@ from .layers import (
     feed_forward,
     fused_projection,
     gelu,
-    is_low_rank,
     linear,
     quantize_rows,
+    queries_keys_values,
     residual_norm,
     rows8_product,
 )
@@ -277,41 +277,23 @@ def convolution_weight(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     return matrix.reshape(CONVOLUTION_WIDTH, n_rows // CONVOLUTION_WIDTH, n_out).transpose(2, 1, 0)
 
 
-def _self_attention(
-    g: GraphBuilder,
-    x: str,
-    dims: Dims,
-    weights: Weights,
-    name: str,
-    kind: LinearKind,
-) -> str:
-    parts = ("q_proj", "k_proj", "v_proj")
-    if any(is_low_rank(weights, f"{name}.{part}") for part in parts):
-        q, k, v = (biased_linear(g, x, weights, f"{name}.{part}", kind) for part in parts)
-    else:
-        weight, bias = fused_projection(weights, name, parts)
-        qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
-        q, k, v = g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
-    attended = g.node("MultiHeadAttention", [q, k, v], domain=CONTRIB, num_heads=dims.n_audio_head)
+def _self_attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, kind: LinearKind) -> str:
+    parts = queries_keys_values(g, x, weights, name, kind)
+    attended = g.node("MultiHeadAttention", parts, domain=CONTRIB, num_heads=dims.n_audio_head)
     return biased_linear(g, attended, weights, f"{name}.out_proj", kind)
 
 
 def _publish_cross(g: GraphBuilder, dims: Dims, layer: int, k: str, v: str, *, int8_attention: bool) -> None:
     n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
+    axes: list[Dim] = ["batch", "n_audio_ctx", n_head, head_dim]
     shape = g.ints(0, 0, n_head, head_dim)
-    k = g.node("Reshape", [k, shape])
-    v = g.node("Reshape", [v, shape])
-    if not int8_attention:
-        for tensor, name in ((k, f"cross_k_{layer}"), (v, f"cross_v_{layer}")):
-            headed = g.node("Transpose", [tensor], perm=[0, 2, 1, 3])
-            g.output(headed, name, FLOAT, ["batch", n_head, "n_audio_ctx", head_dim])
-        return
-    k_axes: list[Dim] = ["batch", n_head, head_dim, "n_audio_ctx"]
-    v_axes: list[Dim] = ["batch", n_head, "n_audio_ctx", head_dim]
-    for tensor, name, perm, shape_out in (
-        (k, f"cross_k_{layer}", [0, 2, 3, 1], k_axes),
-        (v, f"cross_v_{layer}", [0, 2, 1, 3], v_axes),
-    ):
+    parts = {part: g.node("Reshape", [x, shape]) for part, x in (("k", k), ("v", v))}
+    for part, tensor in parts.items():
+        perm = [0, 2, 3, 1] if int8_attention and part == "k" else [0, 2, 1, 3]
+        name, shape_out = f"cross_{part}_{layer}", [axes[axis] for axis in perm]
+        if not int8_attention:
+            g.output(g.node("Transpose", [tensor], perm=perm), name, FLOAT, shape_out)
+            continue
         # The last axis is reduced far faster than an inner one; without the Reshape the optimiser undoes the Transpose.
         channels = g.node("Transpose", [tensor], perm=[0, 2, 3, 1])
         channels = g.node("Reshape", [channels, g.ints(0, n_head * head_dim, -1)])
@@ -320,8 +302,7 @@ def _publish_cross(g: GraphBuilder, dims: Dims, layer: int, k: str, v: str, *, i
         scale = g.node("Max", [g.node("Mul", [peak, g.scalar(COLUMN_STEP)]), g.scalar(SMALLEST_CHANNEL_SCALE)])
         rounded = g.node("Cast", [g.node("Round", [g.node("Div", [tensor, scale])])], to=TensorProto.INT8)
         g.output(g.node("Transpose", [rounded], perm=perm), name, TensorProto.INT8, shape_out)
-        if tensor == k:
+        if part == "k":
             scale = g.node("Mul", [scale, g.const("attention_scale", np.array(1 / math.sqrt(head_dim), np.float32))])
         headed = g.node("Transpose", [scale], perm=[0, 2, 1, 3])
-        name = name.replace("_k_", "_k_scale_").replace("_v_", "_v_scale_")
-        g.output(headed, name, FLOAT, ["batch", n_head, 1, head_dim])
+        g.output(headed, f"cross_{part}_scale_{layer}", FLOAT, ["batch", n_head, 1, head_dim])

@@ -43,7 +43,6 @@ from .decoder_graph import (
     COLUMNS,
     PROJECTION,
     VOCABULARY,
-    by_columns,
     cross_attention,
     define_vocabulary,
     padded_vocabulary,
@@ -279,7 +278,6 @@ def _by_shared_vocabulary(
             if tensor.name in (source, f"{source}.scales", f"{source}{COLUMNS}"):
                 g.borrow(tensor)
     n_columns = padded_vocabulary(replace(dims, n_vocab=len(tokens)), kind)
-    mapped = by_columns(g, mapped, source, kind)
     logits = vocabulary_product(g, mapped, source, dims.n_text_state, n_columns, kind)
     if n_columns > len(tokens):
         logits = g.node("Slice", [logits, g.ints(0), g.ints(len(tokens)), g.ints(2)])

@@ -14,7 +14,7 @@ int4  for size, not speed: linear layers in 4-bit blocks. Vocabulary and cross-a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -117,25 +117,6 @@ def round_rows(
     return rounded, scales
 
 
-@dataclass(frozen=True, kw_only=True)
-class FewRows:
-    """Activations rounded to uint8 around 128, in steps of 1/127 of each row's peak: the names of `values` u8
-    `[..., n_rows, n_in]` and of `peaks` f32 `[..., n_rows, 1]`."""
-
-    values: str
-    peaks: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuantizedRows:
-    """Activations rounded to uint8 around 128, as rows: the names of `values` u8 `[n_rows, n_in]`, `scales` f32
-    `[n_rows, 1]`, and `shape` i64 `[2]`, the batch and row sizes to give back."""
-
-    values: str
-    scales: str
-    shape: str
-
-
 def bias_of(weights: Weights, name: str, n_out: int) -> NDArray[np.float32]:
     """The bias of layer `name`, zeros where the layer has none (Whisper's key projections)."""
     full = f"{name}.bias"
@@ -150,51 +131,59 @@ def row_scales(g: GraphBuilder, x: str) -> str:
     return g.node("Max", [g.node("Mul", [peak, g.scalar(1 / 127)]), g.scalar(SMALLEST_ROW_SCALE)])
 
 
-def quantize_few_rows(g: GraphBuilder, x: str) -> FewRows:
-    """Round each row (last axis) of `x` with its own step; for passes whose time goes into the number of nodes.
+def quantize_few_rows(g: GraphBuilder, x: str) -> tuple[str, str]:
+    """Round each row (last axis) of `x` to uint8 around 128 with its own step, 1/127 of its peak; for passes whose time
+    goes into the number of nodes. The values u8 `[..., n_rows, n_in]`, and the peaks f32 `[..., n_rows, 1]`.
 
     A row of zeros is divided by its peak, which is 0; what comes of that is multiplied by the peak again. Over many
     rows `quantize_rows` is faster, for it does not write out what is in between.
     """
     peaks = g.node("ReduceMax", [g.node("Abs", [x]), g.ints(-1)], keepdims=1)
-    step, middle = g.scalar(ROW_STEP), _middle(g)
-    values = g.node("QuantizeLinear", [g.node("Div", [x, peaks]), step, middle])
-    return FewRows(values=values, peaks=peaks)
+    step, zero = g.scalar(ROW_STEP), middle(g)
+    return g.node("QuantizeLinear", [g.node("Div", [x, peaks]), step, zero]), peaks
 
 
-def quantize_rows(g: GraphBuilder, x: str, n_in: int) -> QuantizedRows:
-    """Round each row of `x` `[batch, n_rows, n_in]` to uint8 with its own scale."""
+def quantize_rows(g: GraphBuilder, x: str, n_in: int) -> tuple[str, str, str]:
+    """Round each row of `x` `[batch, n_rows, n_in]` to uint8 around 128 with its own scale.
+
+    The values u8 `[n_rows, n_in]`, the scales f32 `[n_rows, 1]`, and the batch and row sizes to give back, i64 `[2]`.
+    """
     shape = g.node("Shape", [x], start=0, end=2)
     rows = g.node("Reshape", [x, g.ints(-1, n_in)])
     scales = row_scales(g, rows)
     steps = g.node("Reshape", [scales, g.ints(-1)])
-    middle = g.node("Expand", [g.const("zero_points_128", np.array([128], np.uint8)), g.node("Shape", [steps])])
-    values = g.node("QuantizeLinear", [rows, steps, middle], axis=0)
-    return QuantizedRows(values=values, scales=scales, shape=shape)
+    zeros = g.node("Expand", [g.const("zero_points_128", np.array([128], np.uint8)), g.node("Shape", [steps])])
+    return g.node("QuantizeLinear", [rows, steps, zeros], axis=0), scales, shape
 
 
 def rows8_product(
-    g: GraphBuilder, x: QuantizedRows, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
+    g: GraphBuilder,
+    x: tuple[str, str, str],
+    name: str,
+    weight: NDArray[np.float32],
+    bias: NDArray[np.float32] | None,
 ) -> str:
-    """`x @ weight.T + bias` with integer accumulation; `weight` is `[n_out, n_in]`."""
+    """`x @ weight.T + bias` with integer accumulation; `x` is of `quantize_rows`, `weight` is `[n_out, n_in]`."""
+    values, row_steps, shape = x
     rounded, scales = round_rows(weight)
-    inputs = [x.values, g.const(f"{name}.weight", rounded.T), g.scalar(1.0), g.const(f"{name}.scales", scales)]
-    y = g.node("MatMulIntegerToFloat", [*inputs, _middle(g)], domain=CONTRIB)
-    y = _add_bias(g, g.node("Mul", [y, x.scales]), name, bias)
-    return g.node("Reshape", [y, g.node("Concat", [x.shape, g.ints(weight.shape[0])], axis=0)])
+    inputs = [values, g.const(f"{name}.weight", rounded.T), g.scalar(1.0), g.const(f"{name}.scales", scales)]
+    y = g.node("MatMulIntegerToFloat", [*inputs, middle(g)], domain=CONTRIB)
+    y = _add_bias(g, g.node("Mul", [y, row_steps]), name, bias)
+    return g.node("Reshape", [y, g.node("Concat", [shape, g.ints(weight.shape[0])], axis=0)])
 
 
-def _middle(g: GraphBuilder) -> str:
+def middle(g: GraphBuilder) -> str:
+    """The zero point of rounded activations."""
     return g.const("zero_point_128", np.array(128, np.uint8))
 
 
-def scale_few_rows(g: GraphBuilder, y: str, rows: FewRows, scales: str) -> str:
-    """The integer product `y` `[..., n_rows, n_out]` of `rows` in its units: a scale for each column and each row.
+def scale_few_rows(g: GraphBuilder, y: str, peaks: str, scales: str) -> str:
+    """The integer product `y` `[..., n_rows, n_out]` of rows with these peaks in its units: a scale for each column.
 
     A node of its own for the columns: the product's kernel would multiply their scales by the step in every pass, one
     by one, which costs a short pass more. Of constants ONNX Runtime does it once, when it loads the graph.
     """
-    return g.node("Mul", [g.node("Mul", [y, g.node("Mul", [scales, g.scalar(ROW_STEP)])]), rows.peaks])
+    return g.node("Mul", [g.node("Mul", [y, g.node("Mul", [scales, g.scalar(ROW_STEP)])]), peaks])
 
 
 def _add_bias(g: GraphBuilder, y: str, name: str, bias: NDArray[np.float32] | None) -> str:
@@ -211,12 +200,12 @@ def linear(
     if kind == "fp32":
         return _add_bias(g, g.node("MatMul", [x, g.const(f"{name}.weight", weight.T)]), name, bias)
     if kind == "few8":
-        rows = quantize_few_rows(g, x)
+        values, peaks = quantize_few_rows(g, x)
         rounded, steps = round_rows(weight)
         one = g.scalar(1.0)
-        inputs = [rows.values, g.const(f"{name}.weight", rounded.T), one, one, _middle(g)]
+        inputs = [values, g.const(f"{name}.weight", rounded.T), one, one, middle(g)]
         y = g.node("MatMulIntegerToFloat", inputs, domain=CONTRIB)
-        return _add_bias(g, scale_few_rows(g, y, rows, g.const(f"{name}.scales", steps)), name, bias)
+        return _add_bias(g, scale_few_rows(g, y, peaks, g.const(f"{name}.scales", steps)), name, bias)
     if kind == "plain8":
         rounded, steps = round_rows(weight, largest=127)
         stored = [g.const(f"{name}.weight", rounded.T), g.const(f"{name}.scales", steps)]
@@ -247,17 +236,12 @@ def linear(
 
 
 def biased_linear(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
-    """`linear` by the weight, or its two factors, and the bias called `name`."""
+    """`linear` by the weight and the bias called `name`, or by two factors: x @ weight1 @ weight2 + bias."""
     bias = weights.tensor(f"{name}.bias") if weights.has(f"{name}.bias") else None
-    if is_low_rank(weights, name):
+    if weights.has(f"{name}.weight1"):  # lite-whisper's layout
         x = linear(g, x, f"{name}.1", weights.tensor(f"{name}.weight1").T, None, kind)
         return linear(g, x, f"{name}.2", weights.tensor(f"{name}.weight2").T, bias, kind)
     return linear(g, x, name, weights.tensor(f"{name}.weight"), bias, kind)
-
-
-def is_low_rank(weights: Weights, name: str) -> bool:
-    """Whether the linear map `name` is stored as two factors: x @ weight1 @ weight2 + bias (lite-whisper's layout)."""
-    return weights.has(f"{name}.weight1")
 
 
 def branch_of(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> tuple[str, ...]:
@@ -301,14 +285,10 @@ def residual_norm(
     """
     gain = g.const(f"{name}.weight", weights.tensor(f"{name}.weight"))
     shift = g.const(f"{name}.bias", weights.tensor(f"{name}.bias"))
-    if not branch:
-        y = g.node("LayerNormalization", [residual, gain, shift], axis=-1, epsilon=LAYER_NORM_EPSILON)
-        return y, residual
     # Not SkipLayerNormalization, which ONNX Runtime computes in a scalar loop. An Add would be fused into one where its
     # optimiser knows the shapes: in the decoder but not in the many graph, whose rows then have other bits.
-    total = g.node("Sum", [*branch, residual])
-    normalised = g.node("LayerNormalization", [total, gain, shift], axis=-1, epsilon=LAYER_NORM_EPSILON)
-    return normalised, total
+    total = g.node("Sum", [*branch, residual]) if branch else residual
+    return g.node("LayerNormalization", [total, gain, shift], axis=-1, epsilon=LAYER_NORM_EPSILON), total
 
 
 def feed_forward(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> tuple[str, ...]:
@@ -324,6 +304,16 @@ def fused_projection(
     matrices = [weights.tensor(f"{name}.{part}.weight") for part in parts]
     biases = [bias_of(weights, f"{name}.{part}", m.shape[0]) for part, m in zip(parts, matrices, strict=True)]
     return np.concatenate(matrices), np.concatenate(biases)
+
+
+def queries_keys_values(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> list[str]:
+    """The three projections of the attention `name`, as one product unless one is stored as two factors."""
+    parts = ("q_proj", "k_proj", "v_proj")
+    if any(weights.has(f"{name}.{part}.weight1") for part in parts):
+        return [biased_linear(g, x, weights, f"{name}.{part}", kind) for part in parts]
+    weight, bias = fused_projection(weights, name, parts)
+    qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
+    return g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,10 +334,6 @@ class Precision:
     weight_bits: int
     max_features_error: float
     max_logits_error: float
-
-    def to_json(self) -> dict[str, str | bool | float]:
-        """The choice as the manifest records it."""
-        return asdict(self)
 
 
 _FP32 = Precision(

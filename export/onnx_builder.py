@@ -84,7 +84,7 @@ class GraphBuilder:
             return name
         n_bytes = math.prod(shape) * dtype.itemsize
         if n_bytes < self._external_min_bytes:
-            array = np.concatenate([part.reshape(-1) for part in parts]).reshape(shape)
+            array = np.concatenate(list(parts)).reshape(shape)
             self._initializers[name] = numpy_helper.from_array(array, name)
             return name
         offset = self._data.tell()
@@ -92,9 +92,12 @@ class GraphBuilder:
         self._data.write(bytes(padding))
         for part in parts:
             self._data.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
-        self._initializers[name] = self._external(
-            name, shape, helper.np_dtype_to_tensor_dtype(dtype), offset + padding, n_bytes
-        )
+        elem_type = helper.np_dtype_to_tensor_dtype(dtype)
+        tensor = onnx.TensorProto(name=name, data_type=elem_type, data_location=TensorProto.EXTERNAL)
+        tensor.dims.extend(shape)
+        for key, value in (("location", self.data_path.name), ("offset", offset + padding), ("length", n_bytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        self._initializers[name] = tensor
         return name
 
     def alias(self, name: str, of: str, shape: Sequence[int]) -> str:
@@ -145,7 +148,10 @@ class GraphBuilder:
         """Append a node and return the names of its outputs; `outputs` names them or gives their number."""
         self._count += 1
         made = f"{self._prefix}{op}_{self._count}"
-        names = [f"{made}_{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
+        if outputs == 1:  # as nearly always
+            names = [f"{made}_0"]
+        else:
+            names = [f"{made}_{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
         given: dict[str, Any] = dict(attributes)
         self._nodes.append(helper.make_node(op, list(inputs), names, name=made, domain=domain, **given))
         return names
@@ -153,25 +159,17 @@ class GraphBuilder:
     def save(self, metadata: Mapping[str, str] | None = None) -> None:
         """Write the graph file, `metadata` in it; the weights are already in the data file."""
         self._data.flush()
-        model = make_model(
-            helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, list(self._initializers.values()))
-        )
-        helper.set_model_props(model, dict(metadata or {}))
-        self.path.write_bytes(model.SerializeToString())
-
-    def _external(self, name: str, shape: Sequence[int], elem_type: int, offset: int, n_bytes: int) -> onnx.TensorProto:
-        tensor = onnx.TensorProto(name=name, data_type=elem_type, data_location=TensorProto.EXTERNAL)
-        tensor.dims.extend(shape)
-        for key, value in (("location", self.data_path.name), ("offset", offset), ("length", n_bytes)):
-            entry = tensor.external_data.add()
-            entry.key, entry.value = key, str(value)
-        return tensor
+        initializers = list(self._initializers.values())
+        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, initializers)
+        write_graph(self.path, graph, metadata or {})
 
 
-def make_model(graph: onnx.GraphProto) -> onnx.ModelProto:
-    """A model of the operator sets that all our graphs have."""
+def write_graph(path: Path, graph: onnx.GraphProto, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a graph of the operator sets that all our graphs have, `metadata` in it. Raises OSError."""
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="specedge")
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="specedge")
+    helper.set_model_props(model, dict(metadata or {}))
+    path.write_bytes(model.SerializeToString())
 
 
 def signature(folder: Path, graph: str) -> GraphSpec:

@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH, Dims, Manifest
 
-from .layers import LinearKind, Weights, biased_linear, fused_projection, is_low_rank, linear, residual_norm
+from .layers import LinearKind, Weights, biased_linear, queries_keys_values, residual_norm
 from .onnx_builder import GraphBuilder
 
 FLOAT = TensorProto.FLOAT
@@ -56,14 +56,8 @@ def build_plain_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: Lin
 def _attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, kind: LinearKind) -> str:
     """Softmax(Q K / sqrt(head_dim)) V of all heads, and the projection behind it."""
     n_head, head_dim = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
-    names = ("q_proj", "k_proj", "v_proj")
-    if any(is_low_rank(weights, f"{name}.{part}") for part in names):
-        projected = [biased_linear(g, x, weights, f"{name}.{part}", kind) for part in names]
-    else:
-        weight, bias = fused_projection(weights, name, names)
-        qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
-        projected = g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
     parts = []
+    projected = queries_keys_values(g, x, weights, name, kind)
     for part, perm in zip(projected, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True):
         parts.append(g.node("Transpose", [g.node("Reshape", [part, g.ints(0, 0, n_head, head_dim)])], perm=perm))
     q, k, v = parts

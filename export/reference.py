@@ -20,7 +20,7 @@ from onnx import helper
 from specedge.runtime.device import threads_allowed
 from specedge.runtime.engine.session import Canceller, Session, bind_array_input, run_outputs
 
-from .onnx_builder import Dim, GraphBuilder, make_model
+from .onnx_builder import Dim, GraphBuilder, write_graph
 
 Array = NDArray[Any]
 RUN_BYTES = 48 << 20  # of weights
@@ -52,14 +52,14 @@ class Reference(GraphBuilder):
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterator[NDArray[np.generic]]
     ) -> str:
         if name not in self._weights:
-            self._weights[name] = np.concatenate([np.ascontiguousarray(part).reshape(-1) for part in parts]).reshape(
-                shape
-            )
+            self._weights[name] = np.ascontiguousarray(np.concatenate(list(parts)).reshape(shape))
         return name
 
     def nodes(self, op: str, inputs: Sequence[str], **options: Any) -> list[str]:
         names = super().nodes(op, inputs, **options)
-        self._held_bytes += sum([self._weights[name].nbytes for name in inputs if name.endswith(".weight")])
+        for name in inputs:
+            if name.endswith(".weight"):
+                self._held_bytes += self._weights[name].nbytes
         if self._held_bytes > RUN_BYTES:
             self._run()
         return names
@@ -76,12 +76,10 @@ class Reference(GraphBuilder):
             helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
             for n, a in taken.items()
         ]
-        model = make_model(
-            helper.make_graph(self._nodes, "reference", inputs, [onnx.ValueInfoProto(name=n) for n in made])
-        )
+        graph = helper.make_graph(self._nodes, "reference", inputs, [onnx.ValueInfoProto(name=n) for n in made])
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "reference.onnx"
-            path.write_bytes(model.SerializeToString())
+            write_graph(path, graph)
             session = Session(path, self._canceller, threads=threads_allowed())
         binding = session.binding()
         for name, array in taken.items():

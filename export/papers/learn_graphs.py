@@ -15,7 +15,8 @@ from onnx import TensorProto, helper
 
 from specedge.runtime.bundle.manifest import LEARN_GRAPH, VECTORS_GRAPH
 
-from ..derived_graphs import hidden_width, not_ours, vectors_graph, write_cut
+from ..derived_graphs import hidden_width, not_ours, vectors_graph
+from ..onnx_builder import write_graph
 
 
 def write_learn_graphs(decoder: Path, out: Mapping[str, Path]) -> None:
@@ -23,16 +24,13 @@ def write_learn_graphs(decoder: Path, out: Mapping[str, Path]) -> None:
 
     Raises BundleError when `decoder` is no graph of `decoder_graph`, OSError.
     """
-    model = onnx.load(str(decoder), load_external_data=False)
-    # The vectors first: the other graph changes the model in place.
-    made = {VECTORS_GRAPH: vectors_graph(model), LEARN_GRAPH: _learning(model)}
-    for name, graph in made.items():
-        write_cut(out[name], graph, model)
+    graph = onnx.load(str(decoder), load_external_data=False).graph
+    write_graph(out[VECTORS_GRAPH], vectors_graph(graph))
+    write_graph(out[LEARN_GRAPH], _learning(graph))  # the last one: it changes the graph in place
 
 
-def _learning(model: onnx.ModelProto) -> onnx.GraphProto:
+def _learning(graph: onnx.GraphProto) -> onnx.GraphProto:
     """The decoder with the factors between the wanted rows and the vocabulary."""
-    graph = model.graph
     wanted = _wanted_rows(graph)
     d = hidden_width(graph)
     before = f"{wanted}.before"
