@@ -20,7 +20,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -118,10 +117,10 @@ def fetch(
 def _download(
     hub_id: str, revision: str | None, cache_dir: Path | None, endpoint: str, progress: Progress | None
 ) -> Found:
-    from huggingface_hub import HfApi, constants, hf_hub_download
+    from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 
     info = HfApi(endpoint=endpoint).model_info(hub_id, revision=revision, timeout=_TIMEOUT_S, files_metadata=True)
-    sizes = {item.rfilename: item.size for item in info.siblings or []}
+    files = {item.rfilename: item for item in info.siblings or []}
     commit = info.sha or revision or "main"
     if revision is not None and catalogue.is_commit(revision) and commit != revision:
         raise CheckpointError(
@@ -131,36 +130,96 @@ def _download(
     def get(name: str) -> Path:
         return Path(hf_hub_download(hub_id, name, revision=commit, cache_dir=cache_dir, endpoint=endpoint))
 
-    weights = _choose_weights(hub_id, set(sizes))
-    config = [get(name) for name in _SMALL_FILES if name in sizes][0]
-    files = [weights]
-    if weights.endswith(".index.json"):
-        files += shard_names(get(weights))
-    folder = Path(cache_dir or constants.HF_HUB_CACHE)
-    missing = {
-        name: find_large_file(hub_id, name, commit=commit, cache_dir=folder, endpoint=endpoint)
-        for name in files
-        if not _is_cached(hub_id, name, commit, cache_dir)
-    }
-    held = {name: 0 if file is None else file.held_bytes for name, file in missing.items()}
-    check_space(hub_id, sum((sizes.get(name) or 0) - held[name] for name in missing), folder, _OTHER_DISK)
-    for name in files:
-        file = missing.get(name)
-        if progress and name in missing and (sizes.get(name) or 0) >= 1 << 20:
-            here = f", of which {held[name] / 1e6:.0f} are here" if held[name] else ""
-            progress(f"fetching {name} of {hub_id} ({(sizes[name] or 0) / 1e6:.0f} MB{here}) from {endpoint}")
-        if file is not None:
-            file.fetch()
-        get(name)
+    weights = _choose_weights(hub_id, set(files))
+    config = [get(name) for name in _SMALL_FILES if name in files][0]
+    names = [weights, *(shard_names(get(weights)) if weights.endswith(".index.json") else ())]
+    cache = Path(cache_dir or constants.HF_HUB_CACHE)
+    missing = [
+        _Missing(hub_id, name, commit, endpoint, cache, files.get(name))
+        for name in names
+        if not isinstance(try_to_load_from_cache(hub_id, name, cache_dir=cache_dir, revision=commit), str)
+    ]
+    check_space(hub_id, sum(file.size_bytes - file.held_bytes for file in missing), cache, _OTHER_DISK)
+    for file in missing:
+        if progress and file.size_bytes >= 1 << 20:
+            here = f", of which {file.held_bytes / 1e6:.0f} are here" if file.held_bytes else ""
+            progress(f"fetching {file.name} of {hub_id} ({file.size_bytes / 1e6:.0f} MB{here}) from {endpoint}")
+        if file.blob is not None:
+            file.fetch(file.blob)
+        get(file.name)
     # A branch asked for by name is remembered by the cache only if it was downloaded by name.
     hf_hub_download(hub_id, _CONFIG, revision=revision, cache_dir=cache_dir, endpoint=endpoint)
     return config.parent, commit
 
 
-def _is_cached(hub_id: str, name: str, commit: str, cache_dir: Path | None) -> bool:
-    from huggingface_hub import try_to_load_from_cache
+class _Missing:
+    """A file that is not in the cache.
 
-    return isinstance(try_to_load_from_cache(hub_id, name, cache_dir=cache_dir, revision=commit), str)
+    `blob` is its place there. It is None for a file that the hub names no sha256 of, as of small ones, and where the
+    cache has no links, because there a file lies in another place.
+    """
+
+    def __init__(self, hub_id: str, name: str, commit: str, endpoint: str, cache: Path, about: Any) -> None:
+        """about: the hub's RepoSibling, None for a file that it does not list."""
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.file_download import are_symlinks_supported, repo_folder_name
+
+        self.name, self.size_bytes = name, (about and about.size) or 0
+        self._url = hf_hub_url(hub_id, name, revision=commit, endpoint=endpoint)
+        folder = repo_folder_name(repo_id=hub_id, repo_type="model")
+        sha256 = about.lfs.sha256 if about and about.lfs else ""
+        has_place = re.fullmatch(r"[0-9a-f]{64}", sha256) and are_symlinks_supported(cache)
+        self.blob = cache / folder / "blobs" / sha256 if has_place else None
+        self._lock = cache / ".locks" / folder / f"{sha256}.lock"
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes are there from an earlier download."""
+        places = [] if self.blob is None else [self.blob, _part(self.blob)]
+        return min(self.size_bytes, max((path.stat().st_size for path in places if path.exists()), default=0))
+
+    def fetch(self, blob: Path) -> None:
+        """Put the file into its place `blob` in the cache, with the bytes that are there already.
+
+        Raises CheckpointError for other bytes than the published ones, which are removed then, and what huggingface_hub
+        and the file system raise; what came is kept then.
+        """
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import WeakFileLock, build_hf_headers
+
+        for path in (blob, self._lock):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with WeakFileLock(self._lock):
+            if blob.exists():  # another process was quicker
+                return
+            part = _part(blob)
+            with open(part, "ab+") as file:
+                if file.tell() > self.size_bytes:
+                    file.truncate(0)
+                http_get(
+                    self._url,
+                    file,
+                    resume_size=file.seek(0, os.SEEK_END),
+                    headers=build_hf_headers(),
+                    expected_size=self.size_bytes,
+                    displayed_filename=self.name,
+                )
+                file.flush()
+                os.fsync(file.fileno())
+                file.seek(0)
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != blob.name:
+                part.unlink()
+                raise CheckpointError(
+                    f"{self.name}: {self._url} sent other bytes than the published ones (sha256 {blob.name}); they "
+                    "were removed: run the same command again, or use another hub"
+                )
+            os.replace(part, blob)
+
+
+def _part(blob: Path) -> Path:
+    """Where the bytes of a file lie until all are there."""
+    return blob.with_name(f"{blob.name}.specedge.incomplete")
 
 
 def check_space(what: str, needed: int, folder: Path, remedy: str) -> None:
@@ -280,92 +339,3 @@ def _bars(wanted: bool) -> Iterator[None]:
         yield
     finally:
         enable_progress_bars()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LargeFile:
-    """A file of the hub that is not in the cache. name: in its repository; blob: its place in the cache."""
-
-    name: str
-    url: str
-    sha256: str
-    size_bytes: int
-    blob: Path
-    lock: Path
-
-    @property
-    def part(self) -> Path:
-        """Where the bytes lie until all are there."""
-        return self.blob.with_name(f"{self.blob.name}.specedge.incomplete")
-
-    @property
-    def held_bytes(self) -> int:
-        """How many bytes are there from an earlier download."""
-        path = self.blob if self.blob.exists() else self.part
-        return min(path.stat().st_size, self.size_bytes) if path.exists() else 0
-
-    def fetch(self) -> None:
-        """Put the file into its place in the cache, with the bytes that are there already.
-
-        Raises CheckpointError for other bytes than the published ones, which are removed then, and what huggingface_hub
-        and the file system raise; what came is kept then.
-        """
-        from huggingface_hub.utils import WeakFileLock
-
-        for path in (self.blob, self.lock):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with WeakFileLock(self.lock):
-            if self.blob.exists():  # another process was quicker
-                return
-            self._append()
-            with open(self.part, "rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != self.sha256:
-                self.part.unlink()
-                raise CheckpointError(
-                    f"{self.name}: {self.url} sent other bytes than the published ones (sha256 {self.sha256}); they "
-                    "were removed: run the same command again, or use another hub"
-                )
-            os.replace(self.part, self.blob)
-
-    def _append(self) -> None:
-        """Download what is missing of the part, to its end."""
-        from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils import build_hf_headers
-
-        with open(self.part, "ab") as file:
-            if file.tell() > self.size_bytes:
-                file.truncate(0)
-            held = file.seek(0, os.SEEK_END)
-            http_get(
-                self.url,
-                file,
-                resume_size=held,
-                headers=build_hf_headers(),
-                expected_size=self.size_bytes,
-                displayed_filename=self.name,
-            )
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def find_large_file(hub_id: str, name: str, *, commit: str, cache_dir: Path, endpoint: str) -> LargeFile | None:
-    """What is to be downloaded of a file. None for one that the hub names no sha256 of, as of small ones, and where the
-    cache has no links, because there a file lies in another place. Raises what huggingface_hub raises.
-    """
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.file_download import are_symlinks_supported, repo_folder_name
-
-    url = hf_hub_url(hub_id, name, revision=commit, endpoint=endpoint)
-    about = get_hf_file_metadata(url)
-    sha256, folder = about.etag or "", repo_folder_name(repo_id=hub_id, repo_type="model")
-    if about.size is None or not re.fullmatch(r"[0-9a-f]{64}", sha256) or not are_symlinks_supported(cache_dir):
-        return None
-    return LargeFile(
-        name=name,
-        url=url,
-        sha256=sha256,
-        size_bytes=about.size,
-        blob=cache_dir / folder / "blobs" / sha256,
-        lock=cache_dir / ".locks" / folder / f"{sha256}.lock",
-    )

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from specedge.models import catalogue
@@ -78,6 +78,11 @@ class FakeHub(FakeServer):
         return [path.rpartition("/")[2] for method, path in self.requests if method == "GET" and "/resolve/" in path]
 
 
+def _metadata(body: bytes) -> dict[str, Any]:
+    sha256 = hashlib.sha256(body).hexdigest()
+    return {"size": len(body), "lfs": {"sha256": sha256, "size": len(body), "pointerSize": 134}}
+
+
 class _Handler(BaseHTTPRequestHandler):
     owner: FakeHub
     protocol_version = "HTTP/1.1"
@@ -121,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         folder = self._folder(hub_id, revision)
         if folder is not None:
             names = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-            siblings = [{"rfilename": p.relative_to(folder).as_posix(), "size": p.stat().st_size} for p in names]
+            siblings = [{"rfilename": p.relative_to(folder).as_posix(), **_metadata(p.read_bytes())} for p in names]
             about = {"_id": "0", "id": hub_id, "modelId": hub_id, "sha": self._commit(hub_id), "private": False}
             info = {**about, "siblings": siblings}
             self._send(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
