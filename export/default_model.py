@@ -7,15 +7,15 @@ it, tiny.en for English. Where tiny cannot be had, as from a package index that 
 
 from __future__ import annotations
 
+import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.errors import BundleError, CheckpointError, ModelNotFoundError
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import read_manifest
 from specedge.runtime.bundle.dims import Dims
-from specedge.runtime.bundle.manifest import WHISPER
+from specedge.runtime.bundle.manifest import WHISPER, Manifest
 from specedge.runtime.console import notify
 from specedge.runtime.device import total_memory_bytes
 from specedge.runtime.text.special import find_language
@@ -29,26 +29,6 @@ _WAYS = (
     "get one with `specedge models pull tiny` where there is a network, `specedge export FOLDER` from a checkpoint, or "
     "`specedge models pull FILE.tar` from another machine; or name one with -m or $SPECEDGE_MODEL"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Candidate:
-    """A Whisper of the store. languages: those that it was trained for; n_weights: of its layers, a measure of how few
-    errors it makes."""
-
-    path: Path
-    size_bytes: int
-    languages: frozenset[str]
-    n_weights: int
-    precision: str
-
-    @property
-    def is_english(self) -> bool:
-        return self.languages == {"en"}
-
-    def can(self, language: str | None, task: str) -> bool:
-        """Whether it knows the language, None for any, and the task: models of few languages do not translate."""
-        return (language is None or language in self.languages) and (task == "transcribe" or len(self.languages) > 2)
 
 
 def default_model(
@@ -93,42 +73,40 @@ def installed_default(language: str | None = None, task: str = "transcribe") -> 
             return store.find(chosen)
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"{VARIABLE}: {error}") from None
-    able = [one for one in _candidates() if one.can(language, task)]
+    able = []
+    for item in store.installed():
+        with contextlib.suppress(BundleError):  # naming it says what is wrong with it
+            manifest = read_manifest(item.path)[0]
+            if manifest.kind == WHISPER and _can(manifest, language, task):
+                able.append((item, manifest))
     memory_bytes = total_memory_bytes()
-    fitting = [one for one in able if memory_bytes is None or _BASE_BYTES + one.size_bytes <= memory_bytes / 2]
+    fitting = [one for one in able if memory_bytes is None or _BASE_BYTES + one[0].size_bytes <= memory_bytes / 2]
 
-    def merit(one: _Candidate) -> tuple[bool, int, bool, bool, str]:
-        detects = language is not None or not one.is_english
-        return detects, one.n_weights, one.is_english, one.precision == "int8", one.path.name
+    def merit(one: tuple[store.Installed, Manifest]) -> tuple[bool, int, bool, bool, str]:
+        item, manifest = one
+        is_english = _languages(manifest) == {"en"}
+        detects = language is not None or not is_english
+        return detects, _n_weights(manifest.dims), is_english, manifest.precision == "int8", item.path.name
 
     if fitting:
-        return max(fitting, key=merit).path
-    return min(able, key=lambda one: one.size_bytes).path if able else None
+        return max(fitting, key=merit)[0].path
+    return min((item for item, _ in able), key=lambda item: item.size_bytes).path if able else None
 
 
-def _candidates() -> list[_Candidate]:
-    found = []
-    for item in store.installed():
-        try:
-            manifest = read_manifest(item.path)[0]
-        except BundleError:  # naming it says what is wrong with it
-            continue
-        if manifest.kind != WHISPER:
-            continue
-        known = catalogue.find(manifest.source.id)
-        trained = frozenset(manifest.tokens.languages) or frozenset({"en"})
-        found.append(
-            _Candidate(
-                path=item.path,
-                size_bytes=item.size_bytes,
-                languages=trained & frozenset(known.only) if known is not None and known.only else trained,
-                n_weights=_n_weights(manifest.dims),
-                precision=manifest.precision,
-            )
-        )
-    return found
+def _can(manifest: Manifest, language: str | None, task: str) -> bool:
+    """Whether it knows the language, None for any, and the task: models of few languages do not translate."""
+    languages = _languages(manifest)
+    return (language is None or language in languages) and (task == "transcribe" or len(languages) > 2)
+
+
+def _languages(manifest: Manifest) -> frozenset[str]:
+    """Those that it was trained for."""
+    known = catalogue.find(manifest.source.id)
+    trained = frozenset(manifest.tokens.languages) or frozenset({"en"})
+    return trained & frozenset(known.only) if known is not None and known.only else trained
 
 
 def _n_weights(dims: Dims) -> int:
-    """Of the layers: attention and feed-forward of the encoder, and cross-attention too in the decoder."""
+    """Of the layers, a measure of how few errors a model makes: attention and feed-forward of the encoder, and
+    cross-attention too in the decoder."""
     return 12 * dims.n_audio_state**2 * dims.n_audio_layer + 16 * dims.n_text_state**2 * dims.n_text_layer
