@@ -42,6 +42,7 @@ from .spec import (
     check_tensor,
     plain_name,
     read_json,
+    read_optional,
     read_weights,
     readable,
     shard_names,
@@ -222,9 +223,7 @@ def load_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: is no checkpoint folder ({_what_is(folder)})")
     names = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
-    generation, preprocessor, processor = (
-        read_json(folder / name) if (folder / name).is_file() else {} for name in names
-    )
+    generation, preprocessor, processor = (read_optional(folder / name) for name in names)
     inner = processor.get("feature_extractor")
     return read_json(folder / "config.json"), generation, preprocessor or (inner if isinstance(inner, dict) else {})
 

@@ -22,7 +22,8 @@ import numpy as np
 from specedge.errors import CheckpointError
 from specedge.models import catalogue
 
-from .spec import F32, FLOATS, Source, Spec, Stored, read_json
+from .openai_pt import config_of, dims_of, read_dims
+from .spec import F32, FLOATS, Source, Spec, Stored, read_optional
 
 _MODEL = "WhisperSpec"
 _VERSIONS = range(4, 7)  # of the file: older ones do not name types
@@ -47,14 +48,20 @@ def open_ctranslate2(folder: Path, source: Source) -> tuple[Spec, dict[str, Stor
     path = folder / "model.bin"
     variables, aliases = _variables(path)
     entries = dict(_weights(variables, aliases))
-    dims = {side: _number(variables, f"{side}/num_heads", path) for side in ("encoder", "decoder")}
-    config, generation = _configs(folder, entries, dims, is_tied="decoder/projection/weight" in aliases)
-    preprocessor = folder / "preprocessor_config.json"
+    n_heads = {f"n_{key}_head": _number(variables, f"{side}/num_heads", path) for side, key in _SIDES.items()}
+    dims = read_dims(dims_of(entries, path) | n_heads, str(path))
+    said = read_optional(folder / "config.json")
+    generation = {
+        "suppress_tokens": said.get("suppress_ids"),
+        "begin_suppress_tokens": said.get("suppress_ids_begin"),
+        "alignment_heads": said.get("alignment_heads"),
+        "max_initial_timestamp_index": 50,  # which faster-whisper takes where nothing is said
+    }
     rounded = any(name.endswith("weight_scale") for name in variables)
     spec = Spec.from_config(
-        config,
+        config_of(dims, entries) | {"tie_word_embeddings": "decoder/projection/weight" in aliases},
         generation=generation,
-        preprocessor=read_json(preprocessor) if preprocessor.is_file() else {},
+        preprocessor=read_optional(folder / "preprocessor_config.json"),
         source=source,
         where=str(path),
         warning=f"its weights were rounded to integers, and are again; for the model's own text, {_advice(folder)}"
@@ -62,42 +69,6 @@ def open_ctranslate2(folder: Path, source: Source) -> tuple[Spec, dict[str, Stor
         else "",
     )
     return spec, entries
-
-
-def _configs(
-    folder: Path, entries: Mapping[str, Stored], n_heads: Mapping[str, int], *, is_tied: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(config, generation_config) as transformers would have them, from the shapes and CTranslate2's own config."""
-    said = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    vocabulary, d_model = _two(entries, "model.decoder.embed_tokens.weight", folder)
-    config = {
-        "model_type": "whisper",
-        "vocab_size": vocabulary,
-        "d_model": d_model,
-        "num_mel_bins": (*_two(entries, "model.encoder.conv1.weight", folder), 0)[1],
-        "max_source_positions": _two(entries, "model.encoder.embed_positions.weight", folder)[0],
-        "max_target_positions": _two(entries, "model.decoder.embed_positions.weight", folder)[0],
-        "tie_word_embeddings": is_tied,
-    }
-    for side in ("encoder", "decoder"):
-        layers = [int(name.split(".")[3]) for name in entries if name.startswith(f"model.{side}.layers.")]
-        config[f"{side}_layers"] = 1 + max(layers, default=-1)
-        config[f"{side}_attention_heads"] = n_heads[side]
-        config[f"{side}_ffn_dim"] = _two(entries, f"model.{side}.layers.0.fc1.weight", folder)[0]
-    generation = {
-        "suppress_tokens": said.get("suppress_ids"),
-        "begin_suppress_tokens": said.get("suppress_ids_begin"),
-        "alignment_heads": said.get("alignment_heads"),
-        "max_initial_timestamp_index": 50,  # which faster-whisper takes where nothing is said
-    }
-    return config, {key: value for key, value in generation.items() if value is not None}
-
-
-def _two(entries: Mapping[str, Stored], name: str, folder: Path) -> tuple[int, int]:
-    stored = entries.get(name)
-    if stored is None or len(stored.shape) < 2:
-        raise CheckpointError(f"{folder / 'model.bin'}: tensor {name} is missing; {_advice(folder)}")
-    return stored.shape[0], stored.shape[1]
 
 
 # ---------------------------------------------------------------------------------------------------------- names
@@ -108,6 +79,7 @@ _WHOLE = {
     "layer_norm/beta": "layer_norm.bias",
     **{f"conv{i}/{part}": f"conv{i}.{part}" for i in (1, 2) for part in ("weight", "bias")},
 }
+_SIDES = {"encoder": "audio", "decoder": "text"}
 _ATTENTIONS = {"self_attention": "self_attn", "attention": "encoder_attn"}
 # What a variable of a layer stacks, in this order.
 _STACKS: Mapping[tuple[str, str], tuple[str, ...]] = {

@@ -65,14 +65,14 @@ def open_single(path: Path, *, is_pickle: bool) -> tuple[Spec, dict[str, Stored]
     entries = read_weights([path], is_pickle=is_pickle, rename=bare_name)
     value = load_pickle(path) if is_pickle else None
     given = value.get("dims") if isinstance(value, dict) else None
-    dims = _dims_of(entries, path) if given is None else read_dims(given, str(path))
+    dims = read_dims(dims_of(entries, path) if given is None else given, str(path))
     del value
     source = Source(kind="openai-pt", id=path.name, revision=sha256)
     published = None if sha256 is None else "large-v1" if path.name == "large.pt" else path.stem
     return derive_spec(dims, entries, source=source, where=str(path), published=published), entries
 
 
-def _dims_of(entries: Mapping[str, Stored], path: Path) -> dict[str, int]:
+def dims_of(entries: Mapping[str, Stored], path: Path) -> dict[str, int]:
     """openai-whisper's dimensions of a model whose file does not say them. Raises CheckpointError."""
     names = {"conv1": "model.encoder.conv1.weight", "vocab": "model.decoder.embed_tokens.weight"}
     names |= {side: f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
@@ -88,7 +88,16 @@ def _dims_of(entries: Mapping[str, Stored], path: Path) -> dict[str, int]:
         dims[f"n_{key}_ctx"], dims[f"n_{key}_state"] = shapes[side]
         dims[f"n_{key}_head"] = dims[f"n_{key}_state"] // _HEAD_WIDTH
         dims[f"n_{key}_layer"] = max([int(one[1]) + 1 for one in found if one], default=0)
-    return read_dims(dims, str(path))
+    return dims
+
+
+def config_of(dims: Mapping[str, int], entries: Mapping[str, Stored]) -> dict[str, Any]:
+    """transformers' config of a model of openai-whisper's dimensions."""
+    config: dict[str, Any] = {"model_type": "whisper", **{key: dims[name] for name, key in CONFIG_KEYS.items()}}
+    for side in ("encoder", "decoder"):
+        stored = entries.get(f"model.{side}.layers.0.fc1.weight")
+        config[f"{side}_ffn_dim"] = stored.shape[0] if stored is not None and stored.shape else 4 * dims["n_text_state"]
+    return config
 
 
 def derive_spec(
@@ -109,10 +118,6 @@ def derive_spec(
     if n_vocab not in (51864, 51865, 51866):
         raise CheckpointError(f"{where}: n_vocab {n_vocab} is none of openai-whisper's (51864, 51865, 51866)")
     special = standard_layout(n_vocab)
-    config: dict[str, Any] = {"model_type": "whisper", **{key: dims[name] for name, key in CONFIG_KEYS.items()}}
-    for side in ("encoder", "decoder"):
-        stored = entries.get(f"model.{side}.layers.0.fc1.weight")
-        config[f"{side}_ffn_dim"] = stored.shape[0] if stored is not None and stored.shape else 4 * dims["n_text_state"]
     generation: dict[str, Any] = {
         "suppress_tokens": suppressed_tokens(n_vocab),
         "begin_suppress_tokens": [220, special.eot],
@@ -128,7 +133,9 @@ def derive_spec(
         generation["task_to_id"] = {"translate": special.translate, "transcribe": special.transcribe}
     if heads := heads or ([] if published is None else alignment_heads(published)):
         generation["alignment_heads"] = heads
-    return Spec.from_config(config, generation=generation, source=source, where=where, warning=warning)
+    return Spec.from_config(
+        config_of(dims, entries), generation=generation, source=source, where=where, warning=warning
+    )
 
 
 def _check_published(path: Path) -> str | None:

@@ -265,6 +265,12 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return value
 
 
+def read_optional(path: Path) -> dict[str, Any]:
+    """As `read_json`; {} where there is no such file."""
+    found: dict[str, Any] = read_json(path) if path.is_file() else {}
+    return found
+
+
 F32 = npt.NDArray[np.float32]
 _T = TypeVar("_T")
 _CHUNK_BYTES = 8 << 20

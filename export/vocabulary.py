@@ -16,7 +16,6 @@ import importlib.resources
 import json
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -31,7 +30,7 @@ from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.splitting import PATTERNS
 from specedge.runtime.text.tokenizer import Tokenizer, unpack_table
 
-from .spec import read_json, read_text
+from .spec import read_json, read_optional, read_text
 
 TIME_PRECISION_S = 0.02
 N_TIMESTAMPS = 1501  # <|0.00|> to <|30.00|>
@@ -340,20 +339,14 @@ def _read_files(folder: Path) -> _Files:
     files = _Files(where=str(whole if whole.is_file() else vocab))
     if whole.is_file():
         _read_tokenizer_json(whole, files)
-    elif vocab.is_file():
-        files.vocab = read_json(vocab)
-    added, settings = folder / "added_tokens.json", folder / "tokenizer_config.json"
-    if added.is_file():
-        for content, id_ in read_json(added).items():
-            files.add(content, id_, special=False)
-    if settings.is_file():
-        decoder = read_json(settings).get("added_tokens_decoder")
-        for key, token in (decoder if isinstance(decoder, dict) else {}).items():
-            if isinstance(token, dict) and key.isdecimal() and len(key) < 10:
-                files.add(token.get("content"), int(key), special=token.get("special") is True)
-    if set(map(type, files.vocab.values())) - {int} or min(files.vocab.values(), default=0) < 0:
-        token, id_ = next((token, id_) for token, id_ in files.vocab.items() if type(id_) is not int or id_ < 0)
-        raise CheckpointError(f"{files.where}: token {token!r} has id {id_!r}, expected an integer from 0 on")
+    else:
+        files.vocab = read_optional(vocab)
+    for content, id_ in read_optional(folder / "added_tokens.json").items():
+        files.add(content, id_, special=False)
+    decoder = read_optional(folder / "tokenizer_config.json").get("added_tokens_decoder")
+    for key, token in (decoder if isinstance(decoder, dict) else {}).items():
+        if isinstance(token, dict) and key.isdecimal() and len(key) < 10:
+            files.add(token.get("content"), int(key), special=token.get("special") is True)
     for token in [token for token in files.vocab if token[:2] == "<|"]:
         if _SPECIAL_TOKEN.fullmatch(token):
             files.add(token, files.vocab[token], special=True)
@@ -427,13 +420,9 @@ def _table_of(files: _Files, special: TokenLayout) -> list[bytes]:
     """
     eot, known = special.eot, files.added
     named = {id_: content for content, id_ in known.items() if eot <= id_ < special.n_vocab}
-    text = [
-        (spelled, id_)
-        for spelled, id_ in files.vocab.items()
-        if id_ < eot or spelled not in known or known[spelled] != id_
-    ]
-    ids = [id_ for _, id_ in text]
+    text = [(spelled, id_) for spelled, id_ in files.vocab.items() if known.get(spelled) != id_ or id_ < eot]
     _check_ids(files, special, text, named)
+    ids = [id_ for _, id_ in text]
     table = [b""] * (1 + max(eot - 1, *ids, *named))
     for id_, token in zip(ids, _to_bytes([spelled for spelled, _ in text], files.where), strict=True):
         table[id_] = token
@@ -447,18 +436,17 @@ def _table_of(files: _Files, special: TokenLayout) -> list[bytes]:
 
 def _check_ids(files: _Files, special: TokenLayout, text: Sequence[tuple[str, int]], named: Mapping[int, str]) -> None:
     """Raises CheckpointError unless text tokens have ids of their own, and each below end of text is there."""
-    eot, where = special.eot, files.where
-    for spelled, id_ in [(spelled, id_) for spelled, id_ in text if id_ >= eot]:
-        if id_ >= special.n_vocab:
-            raise CheckpointError(f"{where}: token id {id_}, but the model has only {special.n_vocab} tokens")
-        if id_ in named:
-            raise CheckpointError(f"{where}: two tokens have the id {id_}, expected one")
-        if id_ < special.timestamp_end:
-            raise CheckpointError(f"{where}: text token {spelled!r} has id {id_}, among the special tokens")
-    ids = {id_ for _, id_ in text}
-    if len(ids) < len(text):
-        twice = Counter(id_ for _, id_ in text).most_common(1)[0][0]
-        raise CheckpointError(f"{where}: two tokens have the id {twice}, expected one")
-    holes = sorted(set(range(eot - 1)) - ids)  # the multilingual 50256 has no text, and some files leave it out
+    eot, taken = special.eot, set(named)
+    for spelled, id_ in text:
+        is_id = type(id_) is int and (0 <= id_ < eot or special.timestamp_end <= id_ < special.n_vocab)
+        if not is_id or id_ in taken:
+            raise CheckpointError(
+                f"{files.where}: text token {spelled!r} has id {id_!r}, expected one of its own, below {eot} or behind "
+                f"the timestamps, of {special.n_vocab}; {_OWN_FILES}"
+            )
+        taken.add(id_)
+    holes = sorted(set(range(eot - 1)) - taken)  # the multilingual 50256 has no text, and some files leave it out
     if holes:
-        raise CheckpointError(f"{where}: no token has id {holes[0]}; {len(holes)} of {eot} are missing; {_OWN_FILES}")
+        raise CheckpointError(
+            f"{files.where}: no token has id {holes[0]}; {len(holes)} of {eot} are missing; {_OWN_FILES}"
+        )
