@@ -293,18 +293,16 @@ def _file(path: Path) -> Path:
 
 
 def _spec_of(names: set[str], file: Path) -> HeadsSpec:
-    counts = {kind: _count(names, rf"{kind}_heads\.(\d+)\.") for kind in ("medusa", "latent", "projection")}
-    if counts["medusa"]:
-        has_block = any(name.startswith(f"{BLOCK}.") for name in names)
-        return HeadsSpec(
-            kind="medusa-block" if has_block else "medusa-linear",
-            n_heads=counts["medusa"],
-            n_layers=_count(names, r"medusa_heads\.0\.(\d+)\."),
-        )
-    if counts["latent"]:
-        return HeadsSpec(kind="mtp-latent", n_heads=counts["latent"])
-    if counts["projection"]:
-        return HeadsSpec(kind="mtp-projection", n_heads=counts["projection"])
+    has_block = any(name.startswith(f"{BLOCK}.") for name in names)
+    kinds = {
+        "medusa": "medusa-block" if has_block else "medusa-linear",
+        "latent": "mtp-latent",
+        "projection": "mtp-projection",
+    }
+    for prefix, kind in kinds.items():
+        n_heads, n_layers = (_count(names, rf"{prefix}_heads\.{pattern}") for pattern in (r"(\d+)\.", r"0\.(\d+)\."))
+        if n_heads:
+            return HeadsSpec(kind=kind, n_heads=n_heads, n_layers=max(n_layers, 1))
     raise CheckpointError(f"{file}: holds no heads: no tensor is called as one of a known layout")
 
 

@@ -37,7 +37,7 @@ from onnx import TensorProto
 
 from specedge.errors import CheckpointError, UsageError
 from specedge.runtime.bundle.manifest import Dims
-from specedge.runtime.options import BLOCK_KIND, BLOCK_KV_GRAPH, HEAD_KINDS
+from specedge.runtime.options import BLOCK_KIND, BLOCK_KV_GRAPH
 
 from .decoder_graph import (
     COLUMNS,
@@ -80,8 +80,8 @@ _PUBLISHED_KINDS = {"base_head": "medusa-linear", "medusa_block": "medusa-block"
 class HeadsSpec:
     """What a set of heads is.
 
-    kind: of HEAD_KINDS; n_heads: that guess; n_layers: residual blocks in each; replaces_base: whether there is a base
-    head besides. Raises CheckpointError for a kind or numbers that cannot be.
+    kind: of options.HEAD_KINDS; n_heads: that guess; n_layers: residual blocks in each; replaces_base: whether there is
+    a base head besides. Raises CheckpointError for numbers that cannot be.
     """
 
     kind: str
@@ -90,12 +90,10 @@ class HeadsSpec:
     replaces_base: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in HEAD_KINDS:
-            raise CheckpointError(f"heads of kind {self.kind!r}: expected {' or '.join(HEAD_KINDS)}")
-        if not 1 <= self.n_heads <= MAX_HEADS:
-            raise CheckpointError(f"{self.kind}: {self.n_heads} heads; expected 1 to {MAX_HEADS}")
-        if not 1 <= self.n_layers <= MAX_HEADS:
-            raise CheckpointError(f"{self.kind}: {self.n_layers} layers in a head; expected 1 to {MAX_HEADS}")
+        if not (1 <= self.n_heads <= MAX_HEADS and 1 <= self.n_layers <= MAX_HEADS):
+            raise CheckpointError(
+                f"{self.kind}: {self.n_heads} heads of {self.n_layers} layers; expected 1 to {MAX_HEADS} of both"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ rows of the vocabulary matrices move with them.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -230,7 +229,7 @@ def latent_heads(stored: Iterable[str]) -> HeadsSpec | None:
 
 def count_control(folder: Path) -> int:
     """How many control tokens lie in front of the text of the checkpoint in `folder`. Raises CheckpointError."""
-    return _tekken_settings(folder / TEKKEN)["default_num_special_tokens"]
+    return _tekken_sizes(folder / TEKKEN)[1]
 
 
 def read_tekken(path: Path, n_vocab: int) -> tuple[list[bytes], dict[str, int]]:
@@ -238,19 +237,18 @@ def read_tekken(path: Path, n_vocab: int) -> tuple[list[bytes], dict[str, int]]:
 
     Raises CheckpointError for a file that is none, or has more tokens than the model.
     """
-    settings, data = _tekken_settings(path), read_json(path)
-    n_control, size = settings["default_num_special_tokens"], settings["default_vocab_size"]
+    (size, n_control), data = _tekken_sizes(path), read_json(path)
     if not n_control < size <= n_vocab:
         raise CheckpointError(f"{path}: {size} tokens, {n_control} of them control; the model has {n_vocab} tokens")
-    entries = data.get("vocab")
-    ranks = []
+    entries, ranks = data.get("vocab"), list[bytes]()
     for rank, entry in enumerate((entries if isinstance(entries, list) else [])[: size - n_control]):
         try:
-            if entry["rank"] != rank:
-                raise CheckpointError(f"{path}: token {rank} has rank {entry['rank']!r}")
-            ranks.append(base64.b64decode(entry["token_bytes"], validate=True))
-        except (KeyError, TypeError, binascii.Error, ValueError):
-            raise CheckpointError(f"{path}: token {rank} is no object with rank and token_bytes in base64") from None
+            found, token = entry["rank"], base64.b64decode(entry["token_bytes"], validate=True)
+        except (KeyError, TypeError, ValueError):
+            found, token = None, b""
+        if found != rank:
+            raise CheckpointError(f"{path}: token {rank} has rank {found!r}, expected {rank} and token_bytes in base64")
+        ranks.append(token)
     if len(ranks) != size - n_control:
         raise CheckpointError(f"{path}: holds {len(ranks)} tokens, and says {size - n_control}")
     listed = data.get("special_tokens")
@@ -266,17 +264,12 @@ def read_tekken(path: Path, n_vocab: int) -> tuple[list[bytes], dict[str, int]]:
     return [*ranks, *([b""] * (n_vocab - size))], control
 
 
-def _tekken_settings(path: Path) -> dict[str, int]:
+def _tekken_sizes(path: Path) -> tuple[int, int]:
+    """How many tokens the file has, and how many of them are control tokens."""
     if not path.is_file():
         raise CheckpointNotFoundError(f"{path}: there is no such file; a Voxtral needs its vocabulary beside it")
-    settings = read_json(path).get("config")
-    found = {}
-    for name in ("default_vocab_size", "default_num_special_tokens"):
-        value = settings.get(name) if isinstance(settings, dict) else None
-        if type(value) is not int or value < 1:
-            raise CheckpointError(f"{path}: config.{name} is {value!r}, expected a whole number")
-        found[name] = value
-    return found
+    where, settings = str(path), part(read_json(path), "config", str(path))
+    return dimension(settings, "default_vocab_size", where), dimension(settings, "default_num_special_tokens", where)
 
 
 def _control_behind(stored: Stored, n_control: int, end: int) -> F32:

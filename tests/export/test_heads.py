@@ -252,7 +252,7 @@ def test_what_is_no_heads_for_this_model_is_refused(tmp_path: Path) -> None:
         refused("latent_heads.1.weight is missing", {n: v for n, v in good.items() if ".1." not in n})
         refused("head_tokens must be rising", {**good, "head_tokens": np.array([3, 3], np.float32)})
         refused(
-            "21 heads; expected 1 to 20",
+            "21 heads of 1 layers; expected 1 to 20",
             {f"latent_heads.{i}.weight": np.zeros((64, 64), np.float32) for i in range(21)},
         )
         bad = good["latent_heads.0.weight"].copy()
@@ -277,7 +277,7 @@ def test_what_is_no_heads_for_this_model_is_refused(tmp_path: Path) -> None:
     ("changes", "match"),
     [
         ({"medusa_heads_type": "tower"}, "medusa_heads_type 'tower'"),
-        ({"medusa_num_heads": 0}, "0 heads; expected 1 to 20"),
+        ({"medusa_num_heads": 0}, "0 heads of 1 layers; expected 1 to 20"),
         ({"medusa_num_heads": 4}, "medusa_heads.3.0.linear.weight is missing"),
         ({"medusa_hidden_size": 65}, "medusa_hidden_size is 65; expected d_model, 64"),
         ({"medusa_num_layers": "1"}, "whole numbers, found '1'"),
