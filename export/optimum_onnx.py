@@ -1,15 +1,16 @@
 """A checkpoint out of ONNX files made by Optimum or transformers.js: `specedge export DIR --from optimum`.
 
 torch.onnx.export keeps the names of most parameters but stores the second operand of a MatMul transposed and nameless
-(`onnx::MatMul_242`), and folds the encoder's positions into `onnx::Add_241`. They are recovered from the graph: from
-the module path in a node's name (`/model/decoder/layers.0/self_attn/q_proj/MatMul`), else from the named bias that is
-added to the product. decoder_model_merged.onnx holds its nodes in the branches of an If and adds `_merged_0` to names.
+(`onnx::MatMul_242`), and folds the encoder's positions into `onnx::Add_241`. They are recovered from the graph: by the
+module path in a node's name (`/model/decoder/layers.0/self_attn/q_proj/MatMul`), and as the one matrix that is added.
+decoder_model_merged.onnx holds its nodes in the branches of an If and adds `_merged_0` to names.
 No graph is run, and quantised ones are refused.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -95,7 +96,6 @@ class _Graph:
         self._nodes: list[onnx.NodeProto] = []
         self._collect(model.graph)
         self._made_by = {output: node for node in self._nodes for output in node.output}
-        self._found: dict[str, _Ref] = {}
 
     def _collect(self, graph: onnx.GraphProto) -> None:
         for tensor in graph.initializer:
@@ -111,51 +111,23 @@ class _Graph:
                     self._constants.setdefault(node.output[0], attribute.t)
 
     def weights(self) -> dict[str, _Ref]:
-        for node in self._nodes:
-            self._by_path(node, _module(node.name, self._side))
+        found = dict[str, _Ref]()
+        for name, ref in self._places():
+            if name is not None and ref is not None:
+                found.setdefault(name, ref)
+        return found
+
+    def _places(self) -> Iterator[tuple[str | None, _Ref | None]]:
         for name in [*self._constants, *self._made_by]:
-            self._put(_parameter(name, self._side), self._resolve(name))
+            yield _parameter(name, self._side), self._resolve(name)
         for node in self._nodes:
-            self._by_bias(node)
-        return self._found
-
-    def _put(self, name: str | None, ref: _Ref | None) -> None:
-        if name is not None and ref is not None:
-            self._found.setdefault(name, ref)
-
-    def _by_path(self, node: onnx.NodeProto, module: str | None) -> None:
-        """Parameters that a node's name places, e.g. `/layers.0/fc1/MatMul` or `/conv1/Conv`."""
-        kind = node.op_type
-        if kind == "Add" and self._side == "encoder":
-            for ref in map(self._resolve, node.input):
-                if ref is not None and len(ref.tensor.dims) > 1:  # the only matrix that is added
-                    self._put("model.encoder.embed_positions.weight", ref)
-        if module is None:
-            return
-        if kind in ("MatMul", "Gemm"):
-            self._put(f"{module}.weight", self._operand(node))
-            if kind == "Gemm" and len(node.input) > 2:
-                self._put(f"{module}.bias", self._resolve(node.input[2]))
-        elif kind in ("Conv", "LayerNormalization"):
-            for suffix, value in zip(("weight", "bias"), node.input[1:3], strict=False):
-                self._put(f"{module}.{suffix}", self._resolve(value))
-        elif kind == "Gather" and "embed_" in module:
-            self._put(f"{module}.weight", self._resolve(node.input[0]))
-        elif kind in ("Add", "Mul"):  # a Linear's bias, or the gain and bias of a LayerNorm taken apart (opset < 17)
-            is_gain = kind == "Mul" and module.endswith("layer_norm")
-            part = "bias" if kind == "Add" else "weight" if is_gain else None
-            for ref in map(self._resolve, node.input):
-                if part and ref is not None and len(ref.tensor.dims) == 1:
-                    self._put(f"{module}.{part}", ref)
-
-    def _by_bias(self, node: onnx.NodeProto) -> None:
-        """A Linear whose node has no path: the product that its named bias is added to."""
-        if node.op_type != "Add" or len(node.input) != 2:
-            return
-        for bias, product in (node.input, reversed(node.input)):
-            parameter, made_by = _parameter(bias, self._side), self._made_by.get(product)
-            if parameter and parameter.endswith(".bias") and made_by is not None and made_by.op_type == "MatMul":
-                self._put(parameter.removesuffix("bias") + "weight", self._operand(made_by))
+            module = _module(node.name, self._side)
+            if node.op_type in ("MatMul", "Gemm") and module is not None:
+                yield f"{module}.weight", self._operand(node)
+            elif node.op_type == "Add" and self._side == "encoder":
+                for ref in map(self._resolve, node.input):
+                    if ref is not None and len(ref.tensor.dims) > 1:  # the only matrix that is added
+                        yield "model.encoder.embed_positions.weight", ref
 
     def _operand(self, node: onnx.NodeProto) -> _Ref | None:
         """The weight [n_out, n_in] of a MatMul or Gemm; the graph multiplies by its transpose."""
