@@ -26,7 +26,6 @@ from specedge.maps.token_map import TokenMap
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.dims import ChunkDims, Dims
 from specedge.runtime.bundle.manifest import (
-    ALIGN_GRAPH,
     CTC_GRAPH,
     DERIVED_GRAPHS,
     DRAFT_FOLDER,
@@ -49,7 +48,6 @@ from specedge.runtime.bundle.manifest import (
 from specedge.runtime.bundle.typed_json import parse_object
 from specedge.runtime.engine.shortlist import picked_ids, shortlist_spans
 from specedge.runtime.options import BLOCK_KIND
-from specedge.runtime.text.special import TokenLayout
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
 from .checkpoint import Checkpoint
@@ -67,7 +65,6 @@ from .onnx_builder import GraphBuilder, file_entry, signature
 from .plain_encoder import write_plain_encoder
 from .registered import find
 from .selfcheck import check_bundle
-from .spec import Spec
 from .speech_layouts import SpeechSpec
 
 
@@ -222,70 +219,9 @@ def _write_files(
     ranks, special = checkpoint.vocabulary()
     copy_maps(maps, folder, text_fingerprint(ranks, special.eot))
     write_table(folder / TOKENIZER_NAME, ranks, spec.pattern)
-    with GraphBuilder(folder, "encoder") as g:
-        if isinstance(dims, ChunkDims):
-            build_chunk_encoder(g, dims, checkpoint, precision.encoder)
-        else:
-            build_encoder(g, dims, checkpoint, precision.encoder)
-    given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=checkpoint)]), *heads]
-    if isinstance(spec, SpeechSpec):
-        head_graphs = _write_llm(folder, spec, checkpoint, precision, given)
-        return _manifest(spec, folder, precision, name, version, ranks, special, head_graphs)
-    with GraphBuilder(folder, "cross_kv") as g:
-        build_cross_kv(g, dims, checkpoint, precision.cross_kv, int8_attention=precision.int8_attention)
-    with GraphBuilder(folder, "decoder") as g:
-        build_decoder(g, dims, checkpoint, precision.decoder, int8_attention=precision.int8_attention)
-    write_many(folder)
-    write_short_encoder(folder, dims, folder)
-    derived = [*DERIVED_GRAPHS, SHORT_ENCODER_GRAPH, *_write_shortlist(folder, dims, special, precision, checkpoint)]
-    head_graphs = write_heads(folder, given, dims, checkpoint, precision)
-    seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
-    write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)
-    made = _manifest(spec, folder, precision, name, version, ranks, special, [*derived, *head_graphs])
-    return replace(made, alignment_heads=seen_by)
-
-
-def _write_shortlist(
-    folder: Path, dims: Dims, special: TokenLayout, precision: Precision, weights: Weights
-) -> list[str]:
-    """Write the graphs with which the model drafts, and return their names; none where the vocabulary is small."""
-    spans, picked = shortlist_spans(padded_vocabulary(dims, precision.decoder), special.eot), None
-    if spans is None:
-        return []
-    if weights.has(SHORTLIST):
-        picked = picked_ids(weights.tensor(SHORTLIST), special.eot)
-    names = [SHORTLIST_GRAPH, VECTORS_GRAPH]
-    write_shortlist_graphs(folder / "decoder.onnx", {name: folder / f"{name}.onnx" for name in names}, spans, picked)
-    return names
-
-
-def _write_llm(
-    folder: Path, spec: SpeechSpec, weights: Weights, precision: Precision, heads: Sequence[Heads]
-) -> list[str]:
-    """Write projector and decoder of a speech LLM, and its heads, whose names are returned. Raises UsageError."""
-    if any(each.spec.kind == BLOCK_KIND for each in heads):
-        raise UsageError(f"heads of the kind {BLOCK_KIND} attend to the audio, which a speech LLM's decoder does not")
-    with GraphBuilder(folder, "projector") as g:
-        build_projector(g, spec.dims, weights, precision.cross_kv)
-    with GraphBuilder(folder, "decoder") as g:
-        build_llama(g, spec.dims, weights, precision.decoder, rope_theta=spec.rope_theta, epsilon=spec.epsilon)
-    return write_heads(folder, heads, spec.dims, weights, precision)
-
-
-def _manifest(
-    spec: Spec,
-    folder: Path,
-    precision: Precision,
-    name: str,
-    version: str,
-    ranks: list[bytes],
-    special: TokenLayout,
-    more_graphs: Sequence[str],
-) -> Manifest:
-    """The manifest of the files in `folder`, without alignment heads and self-check."""
-    dims, generation = spec.dims, spec.generation
+    graphs, seen_by = _write_graphs(checkpoint, folder, precision, special.eot, heads)
+    generation, n_vocab = spec.generation, dims.n_vocab
     begin_limit = generation.get("max_initial_timestamp_index")
-    is_speech = isinstance(spec, SpeechSpec)
     return Manifest(
         name=name,
         specedge_version=version,
@@ -294,19 +230,62 @@ def _manifest(
         dims=dims,
         window_s=dims.n_frames * HOP_SAMPLES / SAMPLE_RATE_HZ,
         tokens=special,
-        suppress_tokens=_ids(generation.get("suppress_tokens"), dims.n_vocab),
-        suppress_begin=_ids(generation.get("begin_suppress_tokens"), dims.n_vocab),
-        max_initial_timestamp_index=begin_limit if _is_index(begin_limit, dims.n_vocab) else None,
-        alignment_heads=(),
-        graphs={
-            graph: signature(folder, graph) for graph in (*(SPEECH_GRAPHS if is_speech else GRAPH_NAMES), *more_graphs)
-        },
+        suppress_tokens=_ids(generation.get("suppress_tokens"), n_vocab),
+        suppress_begin=_ids(generation.get("begin_suppress_tokens"), n_vocab),
+        max_initial_timestamp_index=begin_limit if _is_index(begin_limit, n_vocab) else None,
+        alignment_heads=seen_by,
+        graphs={graph: signature(folder, graph) for graph in graphs},
         quantisation=asdict(precision),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special, spec.pattern).fingerprint,
         files={path.relative_to(folder).as_posix(): file_entry(path) for path in _files(folder)},
-        kind=SPEECH if is_speech else WHISPER,
+        kind=SPEECH if isinstance(spec, SpeechSpec) else WHISPER,
     )
+
+
+def _write_graphs(
+    checkpoint: Checkpoint, folder: Path, precision: Precision, eot: int, heads: Sequence[Heads]
+) -> tuple[list[str], tuple[tuple[int, int], ...]]:
+    """Write all graphs; their names, and the alignment heads of a Whisper, as (layer, head)."""
+    spec, dims = checkpoint.spec, checkpoint.spec.dims
+    with GraphBuilder(folder, "encoder") as g:
+        if isinstance(dims, ChunkDims):
+            build_chunk_encoder(g, dims, checkpoint, precision.encoder)
+        else:
+            build_encoder(g, dims, checkpoint, precision.encoder)
+    sets = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=checkpoint)]), *heads]
+    seen_by: tuple[tuple[int, int], ...] = ()
+    if isinstance(spec, SpeechSpec):
+        if any(each.spec.kind == BLOCK_KIND for each in sets):
+            raise UsageError(f"heads of the kind {BLOCK_KIND} attend to the audio, which a speech LLM's decoder cannot")
+        with GraphBuilder(folder, "projector") as g:
+            build_projector(g, spec.dims, checkpoint, precision.cross_kv)
+        with GraphBuilder(folder, "decoder") as g:
+            build_llama(g, spec.dims, checkpoint, precision.decoder, rope_theta=spec.rope_theta, epsilon=spec.epsilon)
+        graphs = [*SPEECH_GRAPHS]
+    else:
+        with GraphBuilder(folder, "cross_kv") as g:
+            build_cross_kv(g, dims, checkpoint, precision.cross_kv, int8_attention=precision.int8_attention)
+        with GraphBuilder(folder, "decoder") as g:
+            build_decoder(g, dims, checkpoint, precision.decoder, int8_attention=precision.int8_attention)
+        write_many(folder)
+        write_short_encoder(folder, dims, folder)
+        seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
+        write_align_graph(folder, dims, seen_by)
+        shortlist = _write_shortlist(folder, dims, eot, precision, checkpoint)
+        graphs = [*GRAPH_NAMES, *DERIVED_GRAPHS, SHORT_ENCODER_GRAPH, *shortlist]
+    return [*graphs, *write_heads(folder, sets, dims, checkpoint, precision)], seen_by
+
+
+def _write_shortlist(folder: Path, dims: Dims, eot: int, precision: Precision, weights: Weights) -> list[str]:
+    """Write the graphs with which the model drafts, and return their names; none where the vocabulary is small."""
+    spans, picked = shortlist_spans(padded_vocabulary(dims, precision.decoder), eot), None
+    if spans is None:
+        return []
+    if weights.has(SHORTLIST):
+        picked = picked_ids(weights.tensor(SHORTLIST), eot)
+    write_shortlist_graphs(folder, spans, picked)
+    return [SHORTLIST_GRAPH, VECTORS_GRAPH]
 
 
 def _files(folder: Path) -> list[Path]:

@@ -137,22 +137,21 @@ def open_checkpoint(
     hub, ResourceError when the disk is full.
     """
     opened = None if adapter is None else lora.open_adapter(adapter)  # before a download of gigabytes
-    checkpoint = _open(source, revision, cache_dir, progress)
+    path = _local(source)
+    if path is None:
+        from .sources import fetch_checkpoint
+
+        found = fetch_checkpoint(str(source), revision=revision, cache_dir=cache_dir, progress=progress)
+        checkpoint = _open_folder(*found)
+    elif revision is not None:
+        raise UsageError(f"{source} is a local path; a revision can be given for a hub id only")
+    else:
+        with readable(path):
+            local = Source(kind="", id=path.resolve().name)
+            checkpoint = _open_file(path) if path.is_file() else _open_folder(path, local)
     if opened is not None:
         checkpoint.adapt(opened)
     return checkpoint
-
-
-def _open(source: str | Path, revision: str | None, cache_dir: Path | None, progress: Progress | None) -> Checkpoint:
-    path = _local(source)
-    if path is not None:
-        if revision is not None:
-            raise UsageError(f"{source} is a local path; a revision can be given for a hub id only")
-        with readable(path):
-            return _open_file(path) if path.is_file() else _open_folder(path, Source(kind="", id=path.resolve().name))
-    from .sources import fetch_checkpoint
-
-    return _open_folder(*fetch_checkpoint(str(source), revision=revision, cache_dir=cache_dir, progress=progress))
 
 
 def _local(source: str | Path) -> Path | None:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from specedge.errors import BundleError
 from specedge.runtime.bundle.manifest import ALIGN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH, Dims
 from specedge.runtime.engine.shortlist import PICKED, Span
 
@@ -55,7 +54,7 @@ def write_many(folder: Path) -> None:
     """Write `many.onnx` beside the `decoder.onnx` in `folder`. Raises OSError."""
     graph = onnx.load(str(folder / "decoder.onnx"), load_external_data=False).graph
     n_heads = _axes(graph.input, "self_k_0")[1].dim_value
-    d = _axes(graph.output, "hidden")[2].dim_value
+    d = hidden_width(graph)
     heads, merged = f"i64_0_0_{n_heads}_{d // n_heads}", f"i64_0_0_{d}"  # the shapes by which int8 attention is found
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
@@ -117,12 +116,9 @@ def default_heads(dims: Dims) -> tuple[tuple[int, int], ...]:
     return tuple((layer, head) for layer in layers for head in range(dims.n_text_head))
 
 
-def write_align_graph(decoder: Path, out: Path, dims: Dims, heads: Heads) -> None:
-    """Write the align graph of the graph file `decoder`, whose data file lies beside `out`, for one or more `heads`.
-
-    Raises BundleError when `decoder` is not a decoder graph of `decoder_graph` with these dimensions.
-    """
-    graph, count = onnx.load(str(decoder), load_external_data=False).graph, itertools.count(1)
+def write_align_graph(folder: Path, dims: Dims, heads: Heads) -> None:
+    """Write `align.onnx` beside the `decoder.onnx` in `folder`, for one or more `heads`. Raises OSError."""
+    graph, count = onnx.load(str(folder / "decoder.onnx"), load_external_data=False).graph, itertools.count(1)
     head_dim = dims.n_text_state // dims.n_text_head
 
     def const(array: NDArray[np.generic]) -> str:
@@ -163,16 +159,13 @@ def write_align_graph(decoder: Path, out: Path, dims: Dims, heads: Heads) -> Non
     initializers = [tensor for tensor in graph.initializer if tensor.name in used]
     shape_out: list[Dim] = [len(heads), "n_rows", "n_audio_ctx"]
     outputs = [helper.make_tensor_value_info(output, FLOAT, shape_out)]
-    write_graph(out, helper.make_graph(kept, ALIGN_GRAPH, inputs, outputs, initializers))
+    write_graph(folder / f"{ALIGN_GRAPH}.onnx", helper.make_graph(kept, ALIGN_GRAPH, inputs, outputs, initializers))
 
 
 def _consumer(graph: onnx.GraphProto, op: str, name: str) -> onnx.NodeProto:
     """The node of this kind whose second input is the value `name`."""
-    node: onnx.NodeProto
-    for node in graph.node:
-        if node.op_type == op and len(node.input) > 1 and node.input[1] == name:
-            return node
-    raise BundleError(f"the decoder graph has no {op} of {name}, so word times cannot be had from it; export again")
+    found: onnx.NodeProto = next(node for node in graph.node if node.op_type == op and node.input[1:2] == [name])
+    return found
 
 
 def _upstream(graph: onnx.GraphProto, output: str) -> list[onnx.NodeProto]:
@@ -208,21 +201,19 @@ def vectors_graph(graph: onnx.GraphProto) -> onnx.GraphProto:
     )
 
 
-def write_shortlist_graphs(
-    decoder: Path, out: Mapping[str, Path], spans: Sequence[Span], picked: NDArray[np.int64] | None = None
-) -> None:
-    """Write shortlist and vectors, of the graph file `decoder`, to `out` by their names, beside the data file.
+def write_shortlist_graphs(folder: Path, spans: Sequence[Span], picked: NDArray[np.int64] | None = None) -> None:
+    """Write `shortlist.onnx` and `vectors.onnx` beside the `decoder.onnx` in `folder`.
 
     spans: the ids whose logits are wanted, parts of the padded vocabulary; picked: int64 [n_picked], those in the place
-    of the first span. Raises BundleError when `decoder` is no graph of `decoder_graph`, OSError.
+    of the first span. Raises OSError.
     """
-    graph = onnx.load(str(decoder), load_external_data=False).graph
+    graph = onnx.load(str(folder / "decoder.onnx"), load_external_data=False).graph
     vectors = vectors_graph(graph)
     if picked is not None:
         vectors.initializer.append(numpy_helper.from_array(picked, PICKED))
         vectors.output.append(helper.make_tensor_value_info(PICKED, TensorProto.INT64, [len(picked)]))
-    write_graph(out[VECTORS_GRAPH], vectors)
-    write_graph(out[SHORTLIST_GRAPH], _shortlist(graph, spans, picked, decoder.parent))
+    write_graph(folder / f"{VECTORS_GRAPH}.onnx", vectors)
+    write_graph(folder / f"{SHORTLIST_GRAPH}.onnx", _shortlist(graph, spans, picked, folder))
 
 
 def _shortlist(
@@ -284,21 +275,11 @@ def _cut(
 
 def _last_matrix(graph: onnx.GraphProto) -> tuple[str, str | None]:
     """The names of the vocabulary matrix, a token a row, and of its scales where it is rounded."""
-    names = {tensor.name for tensor in graph.initializer}
-    for node in reversed(graph.node):
-        if node.op_type == "QGemm":
-            return str(node.input[3]), f"{node.input[3]}.scales"
-        if node.op_type == "Gemm" and node.input[1] in names:
-            return str(node.input[1]), None
-    raise not_ours("vocabulary product")
+    product = next(node for node in reversed(graph.node) if node.op_type in ("QGemm", "Gemm"))
+    is_rounded = product.op_type == "QGemm"
+    matrix = str(product.input[3 if is_rounded else 1])
+    return matrix, f"{matrix}.scales" if is_rounded else None
 
 
 def hidden_width(graph: onnx.GraphProto) -> int:
-    for value in graph.output:
-        if value.name == "hidden":
-            return int(value.type.tensor_type.shape.dim[2].dim_value)
-    raise not_ours("hidden rows")
-
-
-def not_ours(what: str) -> BundleError:
-    return BundleError(f"the decoder graph has no {what}, so a draft cannot learn with it; export again")
+    return int(_axes(graph.output, "hidden")[2].dim_value)

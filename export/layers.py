@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,19 +49,11 @@ class Weights(Protocol):
     def has(self, name: str) -> bool: ...
 
 
-@runtime_checkable
-class InParts(Protocol):
-    """Weights of which some rows can be read after another: float32, C-contiguous, `ROWS_AT_ONCE` of them at most."""
-
-    def parts(self, name: str) -> Iterator[NDArray[np.float32]]: ...
-
-
 def parts_of(weights: Weights, name: str) -> Iterator[NDArray[np.float32]]:
-    """The rows of a matrix, some after another; of a large one no more are in memory, where it can be read so."""
-    if isinstance(weights, InParts):
-        yield from weights.parts(name)
-    else:
-        yield from in_parts(weights.tensor(name))
+    """The rows of a matrix, `ROWS_AT_ONCE` after another; of a large one no more are in memory, where weights have
+    `parts`."""
+    parts = getattr(weights, "parts", None)
+    yield from in_parts(weights.tensor(name)) if parts is None else parts(name)
 
 
 def in_parts(matrix: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
@@ -123,14 +115,6 @@ def bias_of(weights: Weights, name: str, n_out: int) -> NDArray[np.float32]:
     return weights.tensor(full) if weights.has(full) else np.zeros(n_out, np.float32)
 
 
-def row_scales(g: GraphBuilder, x: str) -> str:
-    """The step that maps each row (last axis) of `x` onto -127 .. 127; the axis is kept with size 1."""
-    highest = g.node("ReduceMax", [x, g.ints(-1)], keepdims=1)
-    lowest = g.node("ReduceMin", [x, g.ints(-1)], keepdims=1)
-    peak = g.node("Max", [highest, g.node("Neg", [lowest])])  # two passes cost less than writing out Abs
-    return g.node("Max", [g.node("Mul", [peak, g.scalar(1 / 127)]), g.scalar(SMALLEST_ROW_SCALE)])
-
-
 def quantize_few_rows(g: GraphBuilder, x: str) -> tuple[str, str]:
     """Round each row (last axis) of `x` to uint8 around 128 with its own step, 1/127 of its peak; for passes whose time
     goes into the number of nodes. The values u8 `[..., n_rows, n_in]`, and the peaks f32 `[..., n_rows, 1]`.
@@ -150,7 +134,9 @@ def quantize_rows(g: GraphBuilder, x: str, n_in: int) -> tuple[str, str, str]:
     """
     shape = g.node("Shape", [x], start=0, end=2)
     rows = g.node("Reshape", [x, g.ints(-1, n_in)])
-    scales = row_scales(g, rows)
+    highest, lowest = (g.node(op, [rows, g.ints(-1)], keepdims=1) for op in ("ReduceMax", "ReduceMin"))
+    peak = g.node("Max", [highest, g.node("Neg", [lowest])])  # two passes cost less than writing out Abs
+    scales = g.node("Max", [g.node("Mul", [peak, g.scalar(ROW_STEP)]), g.scalar(SMALLEST_ROW_SCALE)])
     steps = g.node("Reshape", [scales, g.ints(-1)])
     zeros = g.node("Expand", [g.const("zero_points_128", np.array([128], np.uint8)), g.node("Shape", [steps])])
     return g.node("QuantizeLinear", [rows, steps, zeros], axis=0), scales, shape

