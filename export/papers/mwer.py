@@ -27,7 +27,7 @@ from specedge.runtime.papers.grouped_beam import Emitted, grouped_search
 from specedge.runtime.text.words import edit_distance
 
 from ..checkpoint import open_checkpoint, open_heads
-from ..training.early_stopping import EarlyStopping, Plan, split
+from ..training.early_stopping import EarlyStopping, Plan, Report, split
 from ..training.features import LEFT_OUT, Course, RowRecorder, Target, bundle_of, whole_window
 from ..training.nets import IGNORE, HeadNet
 from .train_heads import check_name, net_of, places_of, token_table, write_heads
@@ -236,8 +236,8 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
         return self.net.rows(torch.as_tensor(hidden)[None], seen)[0]
 
 
-def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> str:
-    """Fine-tune the heads in the file `heads` by minimum word error rate, and write them to `out`; a line about them.
+def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> Report:
+    """Fine-tune the heads in the file `heads` by minimum word error rate, and write them to `out`.
 
     plan_of: fields of `MwerPlan`.
 
@@ -262,7 +262,7 @@ def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> s
     trainer.run_or_go_on(f"fine-tune {given.spec.kind}", course.notify, course.device)
     write_heads(out, trainer.best, tokens)
     before, entropy_before, after, entropy_after = trainer.figures
-    return (
+    return Report(
         f"{out}: {len(trainer.train)} windows, {trainer.step} steps; held out, expected word errors of a hypothesis "
         f"{before:.3f}, then {after:.3f}; cross-entropy {entropy_before:.3f}, then {entropy_after:.3f}"
     )

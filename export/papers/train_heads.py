@@ -30,10 +30,10 @@ from ..registered import find
 from ..spec import Spec
 from ..speech_layouts import SpeechSpec
 from ..training.checkpoint_files import UNFROZEN, check_out
-from ..training.early_stopping import EarlyStopping, Plan, split, writing
+from ..training.early_stopping import EarlyStopping, Plan, Report, split, writing
 from ..training.features import LEFT_OUT, Course, HiddenText, bundle_of, heard_texts
 from ..training.nets import IGNORE, Block, HeadNet, vocabulary_matrix
-from ..training.worth import Worth, of_rates
+from ..training.worth import of_rates
 
 N = TypeVar("N", bound=HeadNet)
 _MOST_JUDGED = 160  # held-out texts of an evaluation
@@ -185,42 +185,20 @@ def divergence(logits: Tensor, hidden: Tensor, wanted: Tensor, head: int, vocabu
     return F.kl_div(F.log_softmax(logits[has_row], -1), target, reduction="batchmean", log_target=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainedHeads:
-    """Finished heads: their file, steps, texts trained on, tokens they can guess, how often each head's best guess was
-    right on held-out windows, and what they lack; where the last layer learned, path is the new checkpoint's, and
-    `agreement` how often its own next token was the target's.
-    """
-
-    path: Path
-    n_steps: int
-    n_texts: int
-    n_tokens: int
-    hit_rates: tuple[float, ...]
-    lacks: str
-    agreement: float | None = None
-
-    @property
-    def worth(self) -> Worth:
-        """What drafts of the heads would save, on a usual machine."""
-        return of_rates(self.hit_rates, DEFAULT_COSTS)
-
-    @property
-    def line(self) -> str:
-        """All of it for a reader."""
-        rates = ", ".join(f"{rate:.0%}" for rate in self.hit_rates)
-        line = (
-            f"{self.path}: {self.n_texts} texts, {self.n_steps} steps, {self.n_tokens} tokens; best guesses "
-            f"right on held-out windows, head by head: {rates}"
-        )
-        if self.agreement is None:
-            return line
-        return (
-            f"{line}; a new model: its own next token is the target's in {self.agreement:.1%}, and its text may differ"
-        )
+def report(out: Path, trainer: HeadTrainer[Any], n_tokens: int, agreement: float | None = None) -> Report:
+    """What is said of heads that can guess `n_tokens` tokens; agreement: of a model whose last layer learned, how often
+    its own next token was the target's."""
+    rates = trainer.hit_rates if agreement is None else trainer.hit_rates[1:]
+    line = (
+        f"{out}: {len(trainer.train)} texts, {trainer.step} steps, {n_tokens} tokens; best guesses right on held-out "
+        f"windows, head by head: {', '.join(f'{rate:.0%}' for rate in rates)}"
+    )
+    if agreement is not None:
+        line += f"; a new model: its own next token is the target's in {agreement:.1%}, and its text may differ"
+    return Report(line, f"{out}: {of_rates(rates, DEFAULT_COSTS).sentence('set of heads', trainer.lacks)}")
 
 
-def train_heads(course: Course, out: Path, **plan_of: Any) -> TrainedHeads:
+def train_heads(course: Course, out: Path, **plan_of: Any) -> Report:
     """Train heads for the checkpoint of `course` and write them to `out`, a folder where its last layer learns too.
 
     plan_of: fields of `HeadPlan`.
@@ -242,20 +220,13 @@ def train_heads(course: Course, out: Path, **plan_of: Any) -> TrainedHeads:
         torch.set_num_threads(course.n_threads)
         torch.manual_seed(plan.seed)
         if plan.unfreezes_last:
-            trained: TrainedHeads = find("unfrozen")(course, out, plan, checkpoint, texts, tokens)
+            trained: Report = find("unfrozen")(course, out, plan, checkpoint, texts, tokens)
             return trained
         net = net_of(checkpoint, plan.kind, plan.n_heads, tokens)
         trainer = HeadTrainer(plan, net, texts, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
     trainer.run_or_go_on(f"train {plan.kind}", course.notify, course.device)
     write_heads(out, trainer.best, tokens)
-    return TrainedHeads(
-        path=out,
-        n_steps=trainer.step,
-        n_texts=len(trainer.train),
-        n_tokens=len(tokens),
-        lacks=trainer.lacks,
-        hit_rates=tuple(trainer.hit_rates),
-    )
+    return report(out, trainer, len(tokens))
 
 
 def _fitting(plan: HeadPlan, checkpoint: Checkpoint, course: Course) -> HeadPlan:

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from ..checkpoint import HEADS_FILE, Checkpoint
 from ..training.checkpoint_files import UNFROZEN, write_checkpoint
+from ..training.early_stopping import Report
 from ..training.features import Course, HiddenText
 from ..training.nets import IGNORE, Block, DraftNet, HeadNet, decoder_of
-from .train_heads import Batch, Counted, HeadPlan, HeadTrainer, TrainedHeads, net_of, token_table, write_heads
+from .train_heads import Batch, Counted, HeadPlan, HeadTrainer, net_of, report, token_table, write_heads
 
 
 class UnfrozenNet(HeadNet):
@@ -129,7 +130,7 @@ def train_unfrozen(
     checkpoint: Checkpoint,
     texts: Sequence[HiddenText],
     tokens: Sequence[int],
-) -> TrainedHeads:
+) -> Report:
     """Train the last layer too, and write a new checkpoint with the heads beside it."""
     dims = checkpoint.spec.dims
     decoder = decoder_of(checkpoint)
@@ -156,13 +157,4 @@ def train_unfrozen(
         target=checkpoint.spec.source.id,
         beside=lambda folder: write_heads(folder / HEADS_FILE, trainer.best, tokens),
     )
-    agreement, *rates = trainer.hit_rates
-    return TrainedHeads(
-        path=out,
-        n_steps=trainer.step,
-        n_texts=len(trainer.train),
-        n_tokens=len(tokens),
-        lacks=trainer.lacks,
-        hit_rates=tuple(rates),
-        agreement=agreement,
-    )
+    return report(out, trainer, len(tokens), agreement=trainer.hit_rates[0])

@@ -31,7 +31,7 @@ from specedge.runtime.drafters.registry import costs_here
 from specedge.runtime.text.words import edit_distance
 
 from ..ctc_graph import HEAD, CtcWeights, encoder_weights_sha256, write_head
-from .early_stopping import EarlyStopping, Plan, split, writing
+from .early_stopping import EarlyStopping, Plan, Report, split, writing
 from .features import LEFT_OUT, Course, Window, bundle_of, collect_features, load_features
 from .worth import Worth, of_flags, right_tokens
 
@@ -218,24 +218,11 @@ def _moments(windows: Sequence[Window]) -> tuple[Tensor, Tensor]:
 _MOST_SCORED = 40  # held-out windows whose greedy text is compared at the end
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A finished head: its file, steps, windows trained on, held-out loss a byte, greedy byte error rates against
-    the target's text on held-out windows, as they are and made rough (NaN where there are none), what its drafts
-    would save on the former, and what it lacks."""
-
-    path: Path
-    n_steps: int
-    n_windows: int
-    loss: float
-    byte_errors: float
-    rough_byte_errors: float
-    worth: Worth
-    lacks: str
-
-
-def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_bytes: int) -> Trained:
+def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_bytes: int) -> Report:
     """Train a head for the encoder of `course` and write it to `out`.
+
+    The report has the greedy byte error rates against the target's text on held-out windows, as they are and made
+    rough, and what drafts would save on the former.
 
     n_rough: rough copies of each window; max_bytes: of features on disk. Raises AudioError when there is no audio,
     ModelError when the model cannot be used, UsageError when the work folder is of something else, the audio too little
@@ -261,15 +248,10 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
         [(window, spelt(trainer.best, window)) for window in held if window.is_rough == is_rough][:_MOST_SCORED]
         for is_rough in (False, True)
     )
-    return Trained(
-        path=out,
-        n_steps=trainer.step,
-        n_windows=len(trainer.train),
-        loss=trainer.best_loss,
-        byte_errors=byte_errors(clean),
-        rough_byte_errors=byte_errors(rough),
-        worth=_worth(clean, bundle, course.n_threads),
-        lacks=trainer.lacks,
+    return Report(
+        f"{out}: {len(trainer.train)} windows, {trainer.step} steps; on held-out windows {byte_errors(clean):.1%} of "
+        f"the bytes of the target's text wrong, {byte_errors(rough):.1%} in noise",
+        f"{out}: {_worth(clean, bundle, course.n_threads).sentence('head', trainer.lacks)}",
     )
 
 

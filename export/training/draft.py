@@ -33,7 +33,7 @@ from specedge.runtime.papers.across_words import AcrossWords
 from ..checkpoint import Checkpoint, open_checkpoint
 from ..draft_layers import LAYERS, SUFFIX, write_layers
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
-from .early_stopping import EarlyStopping, Plan, split, writing
+from .early_stopping import EarlyStopping, Plan, Report, split, writing
 from .features import LEFT_OUT, Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
 from .nets import IGNORE, DraftNet, decoder_of, vocabulary_matrix
 
@@ -71,6 +71,7 @@ def draft_texts(
 
 
 _MOST_JUDGED = 160  # held-out texts of an evaluation
+_FEWEST_RIGHT = 0.6  # of a draft's tokens; its own passes cost as well
 _NEVER = -1e4  # a logit whose probability is 0, and whose product with 0 is a number
 
 
@@ -182,22 +183,9 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
         return loss, n_right, int(wanted.sum())
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainedDraft:
-    """A finished draft: its folder, steps, texts trained on, the share of the target's next tokens on held-out windows
-    that are its likeliest, before and after, and whether it hears with the target's encoder."""
-
-    path: Path
-    n_steps: int
-    n_texts: int
-    agreement_before: float
-    agreement: float
-    shares_encoder: bool
-
-
 def train_draft(
     course: Course, out: Path, plan: DraftPlan, *, start: str | None = None, n_layers: int | None = None
-) -> TrainedDraft:
+) -> Report:
     """Train a draft for the bundle or checkpoint of `course` into the folder `out`; `plan.student` is set here.
 
     It begins as the checkpoint `start`, or as `n_layers` of the target's decoder layers.
@@ -248,13 +236,16 @@ def train_draft(
         else:
             target_id = target.manifest.source.id
             write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target_id)
-    return TrainedDraft(
-        path=out,
-        n_steps=trainer.step,
-        n_texts=len(trainer.train),
-        agreement_before=trainer.figures[0],
-        agreement=trainer.figures[1],
-        shares_encoder=shares,
+    before, after = trainer.figures
+    shared = ", with the target's encoder" if shares else ""
+    note = (
+        f"{out}: a draft whose tokens are right so rarely will not save time: more audio and more voices are needed, "
+        "or a larger --from"
+    )
+    return Report(
+        f"{out}: {len(trainer.train)} texts, {trainer.step} steps{shared}; on held-out windows its likeliest token is "
+        f"the target's in {after:.1%} ({before:.1%} before)",
+        note if after < _FEWEST_RIGHT else "",
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -98,6 +98,13 @@ class Plan:
     every: int
     patience: int
     seed: int = 1
+
+
+class Report(NamedTuple):
+    """What is said of a finished training: `line`, its result; `note`, whether that is worth using, empty for none."""
+
+    line: str
+    note: str = ""
 
 
 class EarlyStopping(ABC, Generic[T, N]):

@@ -17,10 +17,10 @@ from ..options import HEAD_KINDS
 from .next_step import say_next
 
 if TYPE_CHECKING:
+    from specedge.export.training.early_stopping import Report
     from specedge.export.training.features import Course
 
 GB = 1 << 30
-_FEWEST_RIGHT = 0.6  # of a draft's tokens; its own passes cost as well
 _Decorator = Callable[[Any], Any]
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -94,13 +94,8 @@ def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **giv
 
     course = _course(target, audio, out, work, given)
     plan = CtcPlan(steps=given["steps"], n_hidden=given["hidden"], seed=given["seed"])
-    made = train_ctc(course, out, plan, n_rough=given["rough"], max_bytes=int(given["cache_gb"] * GB))
-    click.echo(
-        f"{made.path}: {made.n_windows} windows, {made.n_steps} steps; on held-out windows {made.byte_errors:.1%} of "
-        f"the bytes of the target's text wrong, {made.rough_byte_errors:.1%} in noise"
-    )
-    notify(f"{made.path}: {made.worth.sentence('head', made.lacks)}")
-    say_next("export", target, "--ctc" if is_checkpoint(target) else "--add-ctc", made.path)
+    _say(train_ctc(course, out, plan, n_rough=given["rough"], max_bytes=int(given["cache_gb"] * GB)))
+    say_next("export", target, "--ctc" if is_checkpoint(target) else "--add-ctc", out)
 
 
 @train.command()
@@ -161,15 +156,13 @@ def heads(
         )
     if trained is not None:
         asked = {} if steps is None else {"steps": steps}
-        click.echo(find("mwer")(course, out, trained, optimizer=optimizer, seed=seed, **asked))
+        _say(find("mwer")(course, out, trained, optimizer=optimizer, seed=seed, **asked))
         say_next("export", target, "--heads", out)
         return
     names = ("kind", "n_heads", "later_weight", "kl_weight", "optimizer", "seed", "unfreezes_last")
     asked = {name: given[name] for name in names} | ({} if steps is None else {"steps": steps})
-    made = find("heads")(course, out, **asked)
-    click.echo(made.line)
-    notify(f"{made.path}: {made.worth.sentence('set of heads', made.lacks)}")
-    source, file = (made.path, made.path / HEADS_FILE) if given["unfreezes_last"] else (Path(target), made.path)
+    _say(find("heads")(course, out, **asked))
+    source, file = (out, out / HEADS_FILE) if given["unfreezes_last"] else (Path(target), out)
     say_next("export", source, "--heads", file)
 
 
@@ -209,19 +202,15 @@ def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **g
     plan = DraftPlan(
         kl_weight=given["kl_weight"], learning_rate=given["rate"], steps=given["steps"], seed=given["seed"]
     )
-    made = train_draft(course, out, plan, start=given["start"], n_layers=given["n_layers"])
-    shared = ", with the target's encoder" if made.shares_encoder else ""
-    click.echo(
-        f"{made.path}: {made.n_texts} texts, {made.n_steps} steps{shared}; on held-out windows its likeliest token is "
-        f"the target's in {made.agreement:.1%} ({made.agreement_before:.1%} before)"
-    )
-    if made.agreement < _FEWEST_RIGHT:
-        notify(
-            f"{made.path}: a draft whose tokens are right so rarely will not save time: more audio and more voices are "
-            "needed, or a larger --from"
-        )
-    words = (target, "--draft", made.path) if made.path.is_file() else (made.path, "--learnable")
+    _say(train_draft(course, out, plan, start=given["start"], n_layers=given["n_layers"]))
+    words = (target, "--draft", out) if out.is_file() else (out, "--learnable")
     say_next("export", *words)
+
+
+def _say(made: Report) -> None:
+    click.echo(made.line)
+    if made.note:
+        notify(made.note)
 
 
 def _course(target: str, audio: tuple[str, ...], out: Path, work: Path | None, given: Mapping[str, Any]) -> Course:
