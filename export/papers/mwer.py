@@ -27,8 +27,8 @@ from specedge.runtime.papers.grouped_beam import Emitted, grouped_search
 from specedge.runtime.text.words import edit_distance
 
 from ..checkpoint import open_checkpoint, open_heads
-from ..training.early_stopping import EarlyStopping, Plan, Report, split
-from ..training.features import LEFT_OUT, Course, RowRecorder, Target, bundle_of, whole_window
+from ..training.early_stopping import EarlyStopping, Plan, Report
+from ..training.features import Course, RowRecorder, Target, bundle_of, whole_window
 from ..training.nets import IGNORE, HeadNet
 from .train_heads import check_name, net_of, places_of, token_table, write_heads
 
@@ -160,22 +160,17 @@ def _rated(one: Emitted, n_prompt: int, n_errors: int) -> Rated:
 
 
 class MwerTrainer(EarlyStopping[NBest, HeadNet]):
-    """Fine-tuning in `folder`, which keeps `KIND-mwer.pt`, the resumable state. Raises UsageError for too few lists.
+    """Fine-tuning in `folder`, which keeps `KIND-mwer.pt`, the resumable state.
 
     places: of each token in the heads' vocabulary (`heads.token_table`). `figures`: expected word errors of a
     held-out hypothesis and the cross-entropy, of the heads as they came and of those kept.
     """
 
-    judges_first = True
-
     def __init__(
         self, plan: MwerPlan, net: HeadNet, lists: Sequence[NBest], places: NDArray[np.int64], folder: Path
     ) -> None:
         self._plan, self._places = plan, places
-        train, held = split(lists)
-        if not train or not held:
-            raise UsageError(f"{len(lists)} windows to fine-tune on, expected 20 or more; {LEFT_OUT}")
-        super().__init__(plan, net, train, held, folder / f"{net.kind}-mwer.pt", optimizer=plan.optimizer)
+        super().__init__(plan, net, lists, folder / f"{net.kind}-mwer.pt", optimizer=plan.optimizer)
 
     def loss(self, batch: Sequence[NBest]) -> Tensor:
         errors, entropy = self._terms(batch)

@@ -30,13 +30,12 @@ from ..registered import find
 from ..spec import Spec
 from ..speech_layouts import SpeechSpec
 from ..training.checkpoint_files import UNFROZEN, check_out
-from ..training.early_stopping import EarlyStopping, Plan, Report, split, writing
-from ..training.features import LEFT_OUT, Course, HiddenText, bundle_of, heard_texts
+from ..training.early_stopping import EarlyStopping, Plan, Report, writing
+from ..training.features import Course, HiddenText, bundle_of, heard_texts
 from ..training.nets import IGNORE, Block, HeadNet, vocabulary_matrix
 from ..training.worth import of_rates
 
 N = TypeVar("N", bound=HeadNet)
-_MOST_JUDGED = 160  # held-out texts of an evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,7 @@ def places_of(table: NDArray[np.int64], ids: Sequence[int], n_prompt: int) -> ND
 
 
 class HeadTrainer(EarlyStopping[HiddenText, N]):
-    """Training in `folder`, which keeps `KIND.pt`, the resumable state. Raises UsageError for too few texts.
+    """Training in `folder`, which keeps `KIND.pt`, the resumable state.
 
     places: of each token in the heads' vocabulary (`token_table`).
     """
@@ -105,12 +104,9 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
         self, plan: HeadPlan, net: N, texts: Sequence[HiddenText], places: NDArray[np.int64], folder: Path
     ) -> None:
         self.plan, self._places = plan, places
-        train, held = split([text for text in texts if len(text.hidden) > text.n_prompt])
-        if not train or not held:
-            raise UsageError(f"{len(texts)} texts to train on, expected 20 or more; {LEFT_OUT}")
-        held = held[:: max(1, len(held) // _MOST_JUDGED)]
+        samples = [text for text in texts if len(text.hidden) > text.n_prompt]
         path = folder / f"{plan.kind}{'-unfrozen' if plan.unfreezes_last else ''}.pt"
-        super().__init__(plan, net, train, held, path, optimizer=plan.optimizer, slow=net.slow)
+        super().__init__(plan, net, samples, path, optimizer=plan.optimizer, slow=net.slow)
 
     @property
     def hit_rates(self) -> list[float]:

@@ -32,11 +32,10 @@ from specedge.runtime.text.words import edit_distance
 
 from ..ctc_graph import HEAD, CtcWeights, encoder_weights_sha256, write_head
 from .early_stopping import EarlyStopping, Plan, Report, split, writing
-from .features import LEFT_OUT, Course, Window, bundle_of, collect_features, load_features
+from .features import Course, Window, bundle_of, collect_features, load_features
 from .worth import Worth, of_flags, right_tokens
 
 Float = NDArray[np.float32]
-_MOST_JUDGED = 160  # held-out windows of an evaluation
 _NORMED_WINDOWS = 200
 CHUNK_PARTS = 4  # frames that each of the 13 rows a second of Qwen's encoder is cut into: nearly Whisper's 50
 
@@ -121,21 +120,13 @@ class HeadNet(nn.Module):
 
 
 class CtcTrainer(EarlyStopping[Window, HeadNet]):
-    """Training in `folder`, which keeps `ctc.pt`, the resumable state; `figures` are the held-out losses.
-
-    Raises UsageError for too few windows.
-    """
-
-    judges_first = True
+    """Training in `folder`, which keeps `ctc.pt`, the resumable state; `figures` are the held-out losses."""
 
     def __init__(self, plan: CtcPlan, windows: Sequence[Window], folder: Path, n_parts: int = 1) -> None:
         self.plan = plan
-        train, held = split(windows)
-        if not train or not held:
-            raise UsageError(f"{len(windows)} windows to train on, expected at least 10; {LEFT_OUT}")
         torch.manual_seed(plan.seed)
-        net = HeadNet(plan, *_moments(train), _said(windows), n_parts)
-        super().__init__(plan, net, train, held[:_MOST_JUDGED], folder / "ctc.pt")
+        net = HeadNet(plan, *_moments(split(windows)[0]), _said(windows), n_parts)
+        super().__init__(plan, net, windows, folder / "ctc.pt")
 
     def loss(self, batch: Sequence[Window]) -> Tensor:
         return _loss(self.net, batch, self.plan.times)

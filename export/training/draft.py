@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from specedge.errors import UsageError
 from specedge.files import check_output, identities
@@ -33,8 +33,8 @@ from specedge.runtime.papers.across_words import AcrossWords
 from ..checkpoint import Checkpoint, open_checkpoint
 from ..draft_layers import LAYERS, SUFFIX, write_layers
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
-from .early_stopping import EarlyStopping, Plan, Report, split, writing
-from .features import LEFT_OUT, Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
+from .early_stopping import EarlyStopping, Plan, Report, writing
+from .features import Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
 from .nets import IGNORE, DraftNet, decoder_of, vocabulary_matrix
 
 
@@ -70,7 +70,6 @@ def draft_texts(
     return found
 
 
-_MOST_JUDGED = 160  # held-out texts of an evaluation
 _FEWEST_RIGHT = 0.6  # of a draft's tokens; its own passes cost as well
 _NEVER = -1e4  # a logit whose probability is 0, and whose product with 0 is a number
 
@@ -89,55 +88,38 @@ class DraftPlan(Plan):
     patience: int = 5
 
 
-class Teacher:
-    """The target's distribution over the draft's tokens, from its last hidden rows.
+class Teacher(nn.Module):
+    """The target's log-probabilities [N, n_vocab] of the draft's tokens, from its last hidden rows [N, d].
 
     matrix: float32 [n_target_vocab, d], its vocabulary; counterparts: int64 [n_target_vocab], the draft's id of each of
     its tokens, -1 for none; n_vocab: of the draft. A token that the target has not has no probability.
     """
 
     def __init__(self, matrix: Tensor, counterparts: NDArray[np.int64], n_vocab: int) -> None:
+        super().__init__()
         there = np.full(n_vocab, -1, np.int64)
         known = np.flatnonzero(counterparts >= 0)
         there[counterparts[known]] = known
-        self._bias = torch.from_numpy(np.where(there >= 0, 0.0, _NEVER).astype(np.float32))
-        self._matrix = matrix if np.array_equal(there, np.arange(len(matrix))) else matrix[np.maximum(there, 0)]
+        self.register_buffer("bias", torch.from_numpy(np.where(there >= 0, 0.0, _NEVER).astype(np.float32)))
+        is_same = np.array_equal(there, np.arange(len(matrix)))
+        self.register_buffer("matrix", matrix if is_same else matrix[np.maximum(there, 0)])
 
-    def move(self, device: torch.device) -> None:
-        """Work on this device."""
-        self._bias, self._matrix = self._bias.to(device), self._matrix.to(device)
-
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        """Of rows [N, d]: [N, n_vocab] by the draft's ids."""
-        return F.log_softmax(hidden @ self._matrix.T + self._bias, -1)
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(hidden @ self.get_buffer("matrix").T + self.get_buffer("bias"), -1)
 
 
 class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
-    """Training in `folder`, which keeps `draft.pt`, the resumable state. Raises UsageError for too few texts.
+    """Training in `folder`, which keeps `draft.pt`, the resumable state.
 
     teacher: None where there is only the target's text to learn from. `figures` are the share of the held-out tokens
     that are the draft's likeliest behind the ones before, with the weights of the beginning and with those kept.
     """
 
-    judges_first = True
-
     def __init__(
         self, plan: DraftPlan, net: DraftNet, texts: Sequence[DraftText], teacher: Teacher | None, folder: Path
     ) -> None:
         self.plan, self._teacher = plan, teacher
-        train, held = split(texts)
-        if not train or not held:
-            raise UsageError(
-                f"{len(texts)} texts that the draft can be asked for, expected 20 or more of a language that it knows; "
-                f"{LEFT_OUT}"
-            )
-        held = held[:: max(1, len(held) // _MOST_JUDGED)]
-        super().__init__(plan, net, train, held, folder / "draft.pt")
-
-    def move(self, device: str) -> None:
-        super().move(device)
-        if self._teacher is not None:
-            self._teacher.move(self._device)
+        super().__init__(plan, net, texts, folder / "draft.pt", beside=teacher)
 
     def loss(self, batch: Sequence[DraftText]) -> Tensor:
         return self._losses(batch)[0]
@@ -175,7 +157,7 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
         where = torch.as_tensor(np.concatenate(is_taught))
         if self._teacher is not None and self.plan.kl_weight and bool(where.any()):
             hidden = torch.as_tensor(np.concatenate(taught).astype(np.float32))
-            known = self._teacher.log_probs(hidden)
+            known = self._teacher(hidden)
             loss = loss + self.plan.kl_weight * F.kl_div(
                 log_probs[where], known, reduction="batchmean", log_target=True
             )

@@ -27,14 +27,15 @@ from specedge.errors import OutOfMemoryError, ResourceError, SpecedgeError, Usag
 from specedge.runtime.console import Progress, clock
 from specedge.runtime.interrupt import held_back, interruption
 
+from .features import EVERY_S, LEFT_OUT
+
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adafactor": torch.optim.Adafactor,
 }
 
-T = TypeVar("T")
 N = TypeVar("N", bound=nn.Module)
-EVERY_S = 8.0  # between two progress lines in a log
+_MOST_JUDGED = 160  # held-out samples of an evaluation
 _HELD_OUT = 10  # every so many windows of audio
 _EPOCHS, _FEWEST_STEPS = 4, 25  # between two judgements, where the plan's are more
 _WARM_UPS = 3  # the shortest training: CTC's loss first stands still for a while
@@ -52,15 +53,21 @@ class Sample(Protocol):
     def source(self) -> int: ...
 
 
-S = TypeVar("S", bound=Sample)
+T = TypeVar("T", bound=Sample)
 
 
-def split(samples: Sequence[S]) -> tuple[list[S], list[S]]:
-    """Samples to train on and held-out ones, every tenth window; all samples of a window go together."""
-    train: list[S] = []
-    held: list[S] = []
+def split(samples: Sequence[T]) -> tuple[list[T], list[T]]:
+    """Samples to train on and held-out ones, every tenth window; all samples of a window go together.
+
+    Raises UsageError for too few windows.
+    """
+    train: list[T] = []
+    held: list[T] = []
     for sample in samples:
         (held if sample.source % _HELD_OUT == _HELD_OUT - 1 else train).append(sample)
+    if not train or not held:
+        n_windows = len({sample.source for sample in samples})
+        raise UsageError(f"{n_windows} windows to train on, expected at least {_HELD_OUT}; {LEFT_OUT}")
     return train, held
 
 
@@ -108,28 +115,30 @@ class Report(NamedTuple):
 
 
 class EarlyStopping(ABC, Generic[T, N]):
-    """Training of `net` on `train`, judged on `held`; `path` is the resumable state, `best` the weights to use.
+    """Training of `net` on samples, of which `split` holds some out to be judged on; `path` is the resumable state.
 
-    judges_first: whether the weights to begin with are judged too, which may be the best; optimizer: a name of
-    `OPTIMIZERS`; slow: parameters that learn at a tenth of the rate, because they know much.
+    `best` is the weights to use, those at the beginning among them. optimizer: a name of `OPTIMIZERS`; slow: parameters
+    that learn at a tenth of the rate, because they know much; beside: frozen nets that the loss needs, None for none.
+
+    Raises UsageError for too few windows.
     """
-
-    judges_first = False
 
     def __init__(
         self,
         course: Plan,
         net: N,
-        train: Sequence[T],
-        held: Sequence[T],
+        samples: Sequence[T],
         path: Path,
         *,
         optimizer: str = "adamw",
         slow: Sequence[nn.Parameter] = (),
+        beside: nn.Module | None = None,
     ) -> None:
         self._course, self.path = course, path
         self.curve = path.with_suffix(".csv")  # the losses at each judgement
-        self.train, self.held = train, held
+        self.train, held = split(samples)
+        self.held = held[:: max(1, len(held) // _MOST_JUDGED)]
+        self._beside = beside
         self.net = net
         self.best = copy.deepcopy(net).eval()
         known = {id(parameter) for parameter in slow}
@@ -141,7 +150,6 @@ class EarlyStopping(ABC, Generic[T, N]):
         self._losses_since: list[float] = []  # of the steps since the last judgement
         self._device = torch.device("cpu")
         self.figures: list[float] = []
-        self._n_noted = 0  # skipped steps that were reported
         self.tick: Callable[[], object] = lambda: None  # shows that a judgement goes on
 
     @property
@@ -163,6 +171,8 @@ class EarlyStopping(ABC, Generic[T, N]):
         self._device = torch.device(device)
         before = list(self.net.parameters())
         self.net.to(self._device)
+        if self._beside is not None:
+            self._beside.to(self._device)
         # Some devices get new parameters.
         moved = {id(old): new for old, new in zip(before, self.net.parameters(), strict=True)}
         for group in self.optimizer.param_groups:
@@ -210,13 +220,13 @@ class EarlyStopping(ABC, Generic[T, N]):
         left = clock(elapsed_s / n_steps * (self._course.steps - self.step))
         say(
             f"step {self.step} of {self._course.steps}: loss {loss:.4g}, held out {self.held_loss:.4g}, {gain}; "
-            f"{left} left at most{self._skipped()}"
+            f"{left} left at most{self._skipped}"
         )
 
+    @property
     def _skipped(self) -> str:
-        """The steps left out since this was asked last, in words; nothing where there were none."""
-        n_new, self._n_noted = self.n_skipped - self._n_noted, self.n_skipped
-        return f"; {n_new} steps left out: loss or gradient not finite" if n_new else ""
+        """The steps left out so far, in words; nothing where there were none."""
+        return f"; {self.n_skipped} steps left out: loss or gradient not finite" if self.n_skipped else ""
 
     @property
     def lacks(self) -> str:
@@ -234,8 +244,7 @@ class EarlyStopping(ABC, Generic[T, N]):
         elif self.n_worse:
             found += ", because the held-out recordings gained nothing more"
         kept = f"; the weights of step {self.best_step} are kept" if self.best_step != self.step else ""
-        skipped = f"; {self.n_skipped} steps left out: loss or gradient not finite" if self.n_skipped else ""
-        return found + kept + skipped
+        return found + kept + self._skipped
 
     def run_or_go_on(self, title: str, notify: Callable[[str], None], device: str = "cpu") -> None:
         """Train to the end with a progress bar, from the saved state where there is one.
@@ -250,9 +259,8 @@ class EarlyStopping(ABC, Generic[T, N]):
                 if self.path.is_file():
                     notify(f"{self.path}: was saved with other options or other audio, so the training begins anew")
                 self.curve.unlink(missing_ok=True)
-                if self.judges_first:
-                    with self._device:
-                        self.judge()
+                with self._device:
+                    self.judge()
             with Progress(self._course.steps, "steps", title, every_s=EVERY_S) as progress:
                 self.tick = lambda: progress.update(0)
                 self.run(progress.update_to, notify)
@@ -274,22 +282,14 @@ class EarlyStopping(ABC, Generic[T, N]):
         self.net.train()
         with self._device:
             loss = self.loss(batch)
-        if self._learn(loss):
+        self.optimizer.zero_grad()
+        loss.backward()
+        if torch.isfinite(loss.detach() + nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)):
+            self.optimizer.step()
             self._losses_since.append(float(loss.detach()))
         else:
             self.n_skipped += 1
         self.step += 1
-
-    def _learn(self, loss: Tensor) -> bool:
-        """Change the weights by the gradient of `loss`, unless one of the two is not finite; whether it was done."""
-        self.optimizer.zero_grad()
-        if not bool(torch.isfinite(loss.detach())):
-            return False
-        loss.backward()
-        if not bool(torch.isfinite(nn.utils.clip_grad_norm_(self.net.parameters(), 1.0))):
-            return False
-        self.optimizer.step()
-        return True
 
     def keep(self, loss: float) -> bool:
         """Keep the weights if the held-out `loss` has fallen; whether it has."""
@@ -324,5 +324,4 @@ class EarlyStopping(ABC, Generic[T, N]):
             getattr(self, name).load_state_dict(state[name])
         for name in _COUNTS:
             setattr(self, name, state[name])
-        self._n_noted = self.n_skipped
         return True

@@ -57,12 +57,12 @@ from specedge.version import __version__
 from ..bundling import write_bundle
 from ..checkpoint import Checkpoint, open_checkpoint
 from .acoustics import acoustics
-from .early_stopping import EVERY_S
 
 Float = NDArray[np.float32]
 F16 = NDArray[np.float16]
 Line = dict[str, Any]  # of an index: rows about a window, and the shapes of its arrays by part
 Make = Callable[[int, Float], tuple[list[dict[str, object]], dict[str, list[F16]]]]
+EVERY_S = 8.0  # between two progress lines in a log
 _SHORTEST_S = 0.3
 _SEARCHED = 0.3  # of a window, at its end: where a file is cut
 _QUIET_S = 0.1

@@ -162,7 +162,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(
     assert all(torch.equal(value, before[name]) for name, value in trainer.net.state_dict().items())
     lines: list[str] = []
     trainer.run_or_go_on("train", lines.append)
-    assert "; 3 steps left out: loss or gradient not finite" in lines[0] and "left out" not in lines[1]
+    assert "; 3 steps left out: loss or gradient not finite" in lines[0]
     assert lines[-1].endswith("; 3 steps left out: loss or gradient not finite") and np.isfinite(trainer.best_loss)
     again = CtcTrainer(dataclasses.replace(PLAN, steps=20, every=10), _toy(), tmp_path)
     assert again.load() and (again.n_skipped, again.best_step) == (3, trainer.best_step)
