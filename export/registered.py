@@ -7,7 +7,6 @@ from typing import Any
 
 _PLACES = {
     "heads": "train_heads:train_heads",  # trainings
-    "unfrozen": "unfrozen:train_unfrozen",  # heads, with the last layer
     "mwer": "mwer:fine_tune_heads",
     "learn graphs": "learn_graphs:write_learn_graphs",  # of a draft that learns while it drafts
     "projection": "projection:own_logits",  # the logits of heads with a vocabulary matrix each

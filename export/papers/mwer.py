@@ -28,9 +28,17 @@ from specedge.runtime.text.words import edit_distance
 
 from ..checkpoint import open_checkpoint, open_heads
 from ..training.early_stopping import EarlyStopping, Plan, Report
-from ..training.features import Course, RowRecorder, Target, bundle_of, whole_window
-from ..training.nets import IGNORE, HeadNet
-from .train_heads import check_name, net_of, places_of, token_table, write_heads
+from ..training.features import Course, HiddenText, RowRecorder, Target, bundle_of, whole_window
+from ..training.nets import HeadNet
+from .train_heads import (
+    check_name,
+    features_of,
+    losses_of_heads,
+    net_of,
+    rows_and_labels,
+    token_table,
+    write_heads,
+)
 
 F32 = NDArray[np.float32]
 
@@ -64,16 +72,10 @@ class Rated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NBest:
-    """A window's hypotheses; the target's own text as ids with prompt and end, its hidden rows; the encoder's
-    output."""
+class NBest(HiddenText):
+    """A window's hypotheses, beside the target's own text."""
 
     hypotheses: tuple[Rated, ...]
-    ids: tuple[int, ...]
-    n_prompt: int
-    hidden: F32
-    features: F32
-    source: int
 
 
 class NetGuesses:
@@ -140,8 +142,8 @@ def nbest_lists(
             ),
             ids=(*prompt, *own.tokens, special.eot),
             n_prompt=len(prompt),
-            hidden=recorder.rows.copy(),
-            features=whole_window(heard).copy(),
+            hidden=recorder.rows.astype(np.float16),
+            features=whole_window(heard).astype(np.float16),
             source=number,
         )
 
@@ -186,23 +188,26 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
 
     def _terms(self, batch: Sequence[NBest], *, centred: bool = True) -> tuple[Tensor, Tensor]:
         """Expected word errors and the heads' mean cross-entropy, means over the lists."""
-        errors = torch.stack([self._expected(one, centred=centred) for one in batch]).mean()
-        entropy = torch.stack([self._entropy(one) for one in batch]).mean()
-        return errors, entropy
+        features = features_of(batch) if self.net.block is not None else None
+        seen = [None] * len(batch) if features is None else features[:, None]
+        errors = torch.stack([self._expected(*one, centred=centred) for one in zip(batch, seen, strict=True)]).mean()
+        own, labels = rows_and_labels(batch, self._places, self.net.n_heads)
+        heads = losses_of_heads(self.net, own, own, features, labels, kl_weight=0.0)
+        return errors, torch.stack([head.loss for head in heads]).mean()
 
-    def _expected(self, one: NBest, *, centred: bool) -> Tensor:
+    def _expected(self, one: NBest, features: Tensor | None, *, centred: bool) -> Tensor:
         """Word errors that a hypothesis drawn from the list has, less the list's mean where `centred`."""
-        scores = torch.stack([self._score(rated, one.features) for rated in one.hypotheses])
+        scores = torch.stack([self._score(rated, features) for rated in one.hypotheses])
         wrong = torch.tensor([float(rated.n_errors) for rated in one.hypotheses])
         return (F.softmax(scores, 0) * (wrong - wrong.mean() if centred else wrong)).sum()
 
-    def _score(self, rated: Rated, features: F32) -> Tensor:
+    def _score(self, rated: Rated, features: Tensor | None) -> Tensor:
         """The log-probability of a hypothesis."""
         total = torch.tensor(rated.own_logprob)
         if not rated.given:
             return total
         at, heads, tokens = (np.array(column) for column in zip(*rated.given, strict=True))
-        rows = self._rows(rated.hidden, features)[torch.as_tensor(at)]
+        rows = self.net.rows(torch.as_tensor(rated.hidden)[None], features)[0, torch.as_tensor(at)]
         for head in np.unique(heads).tolist():
             mine = heads == head
             places = torch.as_tensor(self._places[tokens[mine]])
@@ -211,24 +216,6 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
                 + F.log_softmax(self.net.logits(rows[torch.as_tensor(mine)], head), -1).gather(1, places[:, None]).sum()
             )
         return total
-
-    def _entropy(self, one: NBest) -> Tensor:
-        """Mean cross-entropy of the heads on the target's own text."""
-        rows = self._rows(one.hidden, one.features)
-        labels = places_of(self._places, one.ids, one.n_prompt)
-        found = []
-        for head in range(self.net.n_heads):
-            at = np.arange(one.n_prompt - 1, min(len(one.hidden), len(labels) - 2 - head))
-            wanted = torch.as_tensor(labels[at + 2 + head])
-            if (wanted != IGNORE).any():
-                found.append(
-                    F.cross_entropy(self.net.logits(rows[torch.as_tensor(at)], head), wanted, ignore_index=IGNORE)
-                )
-        return torch.stack(found).mean() if found else torch.zeros(())
-
-    def _rows(self, hidden: F32, features: F32) -> Tensor:
-        seen = torch.as_tensor(features)[None] if self.net.block is not None else None
-        return self.net.rows(torch.as_tensor(hidden)[None], seen)[0]
 
 
 def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> Report:

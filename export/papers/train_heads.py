@@ -3,8 +3,12 @@
 The loss is the weighted mean of the heads' cross-entropies against what the target itself said (Raj et al., section
 III-B, eq. 11), head i at row r against the token at r + 2 + i, and a little of their divergence from the target's own
 distribution there (Whisper-Medusa, section II). Every tenth window is held out. A work folder keeps what is expensive,
-for all kinds of heads alike; trained heads can be fine-tuned by minimum word error rate (`mwer`), and the last layer
-of the decoder can learn with them (`unfrozen`).
+for all kinds of heads alike; trained heads can be fine-tuned by minimum word error rate (`mwer`).
+
+The decoder's last layer can learn with the heads, as Whisper-Medusa trains its linear heads (section II). The model's
+own next token is then head 1 of n_heads + 1: cross-entropy against what the target said, and the divergence from the
+target's own distribution over the whole vocabulary, which keeps it near. The layers below, the last norm and the
+vocabulary are frozen. The result is another model: its text may differ from the target's.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -25,17 +29,14 @@ from specedge.files import check_output, identities, publishing
 from specedge.runtime.device import DEFAULT_COSTS
 from specedge.runtime.options import BLOCK_KIND
 
-from ..checkpoint import HEADS, TOKENS, Checkpoint, open_checkpoint
-from ..registered import find
+from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint
 from ..spec import Spec
 from ..speech_layouts import SpeechSpec
-from ..training.checkpoint_files import UNFROZEN, check_out
+from ..training.checkpoint_files import UNFROZEN, check_out, write_checkpoint
 from ..training.early_stopping import EarlyStopping, Plan, Report, writing
 from ..training.features import Course, HiddenText, bundle_of, heard_texts
-from ..training.nets import IGNORE, Block, HeadNet, vocabulary_matrix
+from ..training.nets import IGNORE, Block, DraftNet, HeadNet, decoder_of, vocabulary_matrix
 from ..training.worth import of_rates
-
-N = TypeVar("N", bound=HeadNet)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +69,6 @@ class Counted(NamedTuple):
     n: Tensor
 
 
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Texts side by side: hidden rows f32 [B, T, d], features f32 [B, S, d] or None, labels i64 [B, T, n_heads]."""
-
-    hidden: Tensor
-    features: Tensor | None
-    labels: Tensor
-
-
 def vocabulary_of(texts: Sequence[HiddenText], extra: Sequence[int] = ()) -> list[int]:
     """The tokens that heads can guess: those that were ever said, and `extra`; rising."""
     return sorted({token for text in texts for token in text.ids[text.n_prompt :]} | set(extra))
@@ -89,24 +81,26 @@ def token_table(tokens: Sequence[int], n_vocab: int) -> NDArray[np.int64]:
     return table
 
 
-def places_of(table: NDArray[np.int64], ids: Sequence[int], n_prompt: int) -> NDArray[np.int64]:
-    """The place in a vocabulary of each of `ids`, by its table; IGNORE within the prompt, where audio may be."""
-    return np.concatenate([np.full(n_prompt, IGNORE, np.int64), table[list(ids[n_prompt:])]])
-
-
-class HeadTrainer(EarlyStopping[HiddenText, N]):
+class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
     """Training in `folder`, which keeps `KIND.pt`, the resumable state.
 
-    places: of each token in the heads' vocabulary (`token_table`).
+    places: of each token in the heads' vocabulary (`token_table`); decoder: the target's, where its last layer is
+    `net.last` and learns too: then the model's own next token is the first in losses and `hit_rates`.
     """
 
     def __init__(
-        self, plan: HeadPlan, net: N, texts: Sequence[HiddenText], places: NDArray[np.int64], folder: Path
+        self,
+        plan: HeadPlan,
+        net: HeadNet,
+        texts: Sequence[HiddenText],
+        places: NDArray[np.int64],
+        folder: Path,
+        decoder: DraftNet | None = None,
     ) -> None:
-        self.plan, self._places = plan, places
+        self.plan, self._places, self._decoder = plan, places, decoder
         samples = [text for text in texts if len(text.hidden) > text.n_prompt]
         path = folder / f"{plan.kind}{'-unfrozen' if plan.unfreezes_last else ''}.pt"
-        super().__init__(plan, net, samples, path, optimizer=plan.optimizer, slow=net.slow)
+        super().__init__(plan, net, samples, path, optimizer=plan.optimizer, slow=net.slow, beside=decoder)
 
     @property
     def hit_rates(self) -> list[float]:
@@ -114,14 +108,14 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
         return self.figures
 
     def loss(self, batch: Sequence[HiddenText]) -> Tensor:
-        return self._weighed(torch.stack([one.loss for one in self._losses(self._batch(batch))]))
+        return self._weighed(torch.stack([one.loss for one in self.losses(batch)]))
 
     def judge(self) -> None:
         self.net.eval()
         total, right, count = (torch.zeros(()) for _ in range(3))
         with torch.no_grad():
             for at in range(0, len(self.held), self.plan.n_batch):
-                found = self._losses(self._batch(self.held[at : at + self.plan.n_batch]))
+                found = self.losses(self.held[at : at + self.plan.n_batch])
                 losses, n_right, n = (torch.stack(column).float() for column in zip(*found, strict=True))
                 total, right, count = total + losses * n, right + n_right, count + n
                 self.tick()
@@ -135,63 +129,97 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
         weights[0] = 1.0
         return (losses * weights).sum() / weights.sum()
 
-    def _batch(self, texts: Sequence[HiddenText]) -> Batch:
-        n_rows = max(len(text.hidden) for text in texts) + self.plan.n_heads
-        hidden = np.zeros((len(texts), n_rows, texts[0].hidden.shape[1]), np.float32)
-        labels = np.full((len(texts), n_rows, self.plan.n_heads), IGNORE, np.int64)
+    def losses(self, texts: Sequence[HiddenText]) -> list[Counted]:
+        """Of the model's own next token, where it learns, and of every head."""
+        own, labels = rows_and_labels(texts, self._places, self.net.n_heads)
+        features = features_of(texts) if self.net.block is not None else None
+        if self._decoder is None:
+            return losses_of_heads(self.net, own, own, features, labels, self.plan.kl_weight)
+        hidden, base = self._of_model(self._decoder, texts, own)
+        return [base, *losses_of_heads(self.net, hidden, own, features, labels, self.plan.kl_weight)]
+
+    def _of_model(self, decoder: DraftNet, texts: Sequence[HiddenText], own: Tensor) -> tuple[Tensor, Counted]:
+        """The last hidden rows of the model that learns, as many as `own` has of the target, and its own loss."""
+        n_rows = max(len(text.hidden) for text in texts)
+        ids = np.zeros((len(texts), n_rows), np.int64)
+        labels = np.full(own.shape[:2], IGNORE, np.int64)
         for at, text in enumerate(texts):
-            hidden[at, : len(text.hidden)] = text.hidden
-            ids = places_of(self._places, text.ids, text.n_prompt)
-            for head in range(self.plan.n_heads):
-                # Guesses are asked for from the last row of the prompt on.
-                rows = np.arange(text.n_prompt - 1, min(len(text.hidden), len(ids) - 2 - head))
-                labels[at, rows, head] = ids[rows + 2 + head]
-        features = None
-        if self.net.block is not None:
-            features = torch.as_tensor(np.stack([text.features for text in texts]).astype(np.float32))
-        return Batch(hidden=torch.as_tensor(hidden), features=features, labels=torch.as_tensor(labels))
-
-    def _losses(self, batch: Batch) -> list[Counted]:
-        """Of every head."""
-        return self._of_heads(batch.hidden, batch)
-
-    def _of_heads(self, hidden: Tensor, batch: Batch) -> list[Counted]:
-        """Of every head where these are the last hidden rows; the target's own are the batch's."""
-        rows = self.net.rows(hidden, batch.features)
-        vocabulary = self.net.get_buffer("vocabulary")
-        found = []
-        for head in range(self.plan.n_heads):
-            labels = batch.labels[..., head]
-            wanted = labels != IGNORE
-            logits = self.net.logits(rows[wanted], head)
-            loss = F.cross_entropy(logits, labels[wanted])
-            if self.plan.kl_weight:
-                loss = loss + self.plan.kl_weight * divergence(logits, batch.hidden, wanted, head, vocabulary)
-            n_right = (logits.detach().argmax(-1) == labels[wanted]).sum()
-            found.append(Counted(torch.nan_to_num(loss), n_right, wanted.sum()))  # of no rows at all
-        return found
+            n = len(text.hidden)
+            ids[at, :n] = text.ids[:n]
+            asked = np.arange(text.n_prompt - 1, min(n, len(text.ids) - 1))
+            labels[at, asked] = np.array(text.ids)[asked + 1]
+        hidden = F.pad(decoder(torch.as_tensor(ids), features_of(texts)), (0, 0, 0, own.shape[1] - n_rows))
+        said = torch.as_tensor(labels)
+        wanted = said != IGNORE
+        logits, said = decoder.logits(hidden[wanted]), said[wanted]
+        loss = F.cross_entropy(logits, said)
+        if self.plan.kl_weight:
+            loss = loss + self.plan.kl_weight * divergence(logits, decoder.logits(own[wanted]))
+        return hidden, Counted(loss, (logits.detach().argmax(-1) == said).sum(), wanted.sum())
 
 
-def divergence(logits: Tensor, hidden: Tensor, wanted: Tensor, head: int, vocabulary: Tensor) -> Tensor:
-    """KL of a head's distributions from the target's own at the rows that say those tokens, one row each a head on."""
-    # A batch ends with as many empty rows as there are heads, so that no text's end meets its beginning.
-    own = torch.roll(hidden, -(1 + head), dims=1)[wanted]
-    has_row = own.abs().sum(-1) > 0
-    target = F.log_softmax(own[has_row] @ vocabulary.T, -1)
-    return F.kl_div(F.log_softmax(logits[has_row], -1), target, reduction="batchmean", log_target=True)
+def rows_and_labels(texts: Sequence[HiddenText], places: NDArray[np.int64], n_heads: int) -> tuple[Tensor, Tensor]:
+    """Texts side by side: hidden rows f32 [B, T, d], and what each head is to say behind them i64 [B, T, n_heads]."""
+    n_rows = max(len(text.hidden) for text in texts) + n_heads
+    hidden = np.zeros((len(texts), n_rows, texts[0].hidden.shape[1]), np.float32)
+    labels = np.full((len(texts), n_rows, n_heads), IGNORE, np.int64)
+    for at, text in enumerate(texts):
+        hidden[at, : len(text.hidden)] = text.hidden
+        # Within the prompt, where audio may be, nothing is said.
+        ids = np.concatenate([np.full(text.n_prompt, IGNORE), places[list(text.ids[text.n_prompt :])]])
+        for head in range(n_heads):
+            # Guesses are asked for from the last row of the prompt on.
+            rows = np.arange(text.n_prompt - 1, min(len(text.hidden), len(ids) - 2 - head))
+            labels[at, rows, head] = ids[rows + 2 + head]
+    return torch.as_tensor(hidden), torch.as_tensor(labels)
 
 
-def report(out: Path, trainer: HeadTrainer[Any], n_tokens: int, agreement: float | None = None) -> Report:
-    """What is said of heads that can guess `n_tokens` tokens; agreement: of a model whose last layer learned, how often
-    its own next token was the target's."""
-    rates = trainer.hit_rates if agreement is None else trainer.hit_rates[1:]
+def features_of(texts: Sequence[HiddenText]) -> Tensor:
+    """The encoder's output of each text, f32 [B, S, d]."""
+    return torch.as_tensor(np.stack([text.features for text in texts]).astype(np.float32))
+
+
+def losses_of_heads(
+    net: HeadNet, hidden: Tensor, own: Tensor, features: Tensor | None, labels: Tensor, kl_weight: float
+) -> list[Counted]:
+    """Of every head, for the last hidden rows `hidden`; `own` are the target's, whose distributions they are held to.
+
+    Both, and `labels`, as of `rows_and_labels`; features: of texts, for heads with a block.
+    """
+    rows = net.rows(hidden, features)
+    found = []
+    for head in range(net.n_heads):
+        wanted = labels[..., head] != IGNORE
+        logits, said = net.logits(rows[wanted], head), labels[..., head][wanted]
+        loss = F.cross_entropy(logits, said)
+        if kl_weight:
+            # A batch ends with as many empty rows as there are heads, so that no text's end meets its beginning.
+            there = torch.roll(own, -(1 + head), dims=1)[wanted]
+            has_row = there.abs().sum(-1) > 0
+            target = there[has_row] @ net.get_buffer("vocabulary").T
+            loss = loss + kl_weight * divergence(logits[has_row], target)
+        n_right = (logits.detach().argmax(-1) == said).sum()
+        found.append(Counted(torch.nan_to_num(loss), n_right, wanted.sum()))  # of no rows at all
+    return found
+
+
+def divergence(logits: Tensor, target: Tensor) -> Tensor:
+    """The mean KL of the distributions of `logits` [N, n] from those of `target`."""
+    said, wanted = F.log_softmax(logits, -1), F.log_softmax(target, -1)
+    return F.kl_div(said, wanted, reduction="batchmean", log_target=True)
+
+
+def _report(out: Path, trainer: HeadTrainer, n_tokens: int) -> Report:
+    """What is said of heads that can guess `n_tokens` tokens."""
+    rates, new = trainer.hit_rates, ""
+    if trainer.plan.unfreezes_last:
+        agreement, *rates = rates
+        new = f"; a new model: its own next token is the target's in {agreement:.1%}, and its text may differ"
     line = (
         f"{out}: {len(trainer.train)} texts, {trainer.step} steps, {n_tokens} tokens; best guesses right on held-out "
         f"windows, head by head: {', '.join(f'{rate:.0%}' for rate in rates)}"
     )
-    if agreement is not None:
-        line += f"; a new model: its own next token is the target's in {agreement:.1%}, and its text may differ"
-    return Report(line, f"{out}: {of_rates(rates, DEFAULT_COSTS).sentence('set of heads', trainer.lacks)}")
+    return Report(line + new, f"{out}: {of_rates(rates, DEFAULT_COSTS).sentence('set of heads', trainer.lacks)}")
 
 
 def train_heads(course: Course, out: Path, **plan_of: Any) -> Report:
@@ -215,14 +243,18 @@ def train_heads(course: Course, out: Path, **plan_of: Any) -> Report:
         tokens = vocabulary_of(texts)
         torch.set_num_threads(course.n_threads)
         torch.manual_seed(plan.seed)
-        if plan.unfreezes_last:
-            trained: Report = find("unfrozen")(course, out, plan, checkpoint, texts, tokens)
-            return trained
+        decoder = decoder_of(checkpoint) if plan.unfreezes_last else None
         net = net_of(checkpoint, plan.kind, plan.n_heads, tokens)
-        trainer = HeadTrainer(plan, net, texts, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
-    trainer.run_or_go_on(f"train {plan.kind}", course.notify, course.device)
-    write_heads(out, trainer.best, tokens)
-    return report(out, trainer, len(tokens))
+        if decoder is not None:
+            net.unfreeze(decoder)
+        table = token_table(tokens, checkpoint.spec.dims.n_vocab)
+        trainer = HeadTrainer(plan, net, texts, table, course.work, decoder)
+        trainer.run_or_go_on(f"train {plan.kind}", course.notify, course.device)
+        if plan.unfreezes_last:
+            _write_model(out, checkpoint, trainer.best, tokens)
+        else:
+            write_heads(out, trainer.best, tokens)
+    return _report(out, trainer, len(tokens))
 
 
 def _fitting(plan: HeadPlan, checkpoint: Checkpoint, course: Course) -> HeadPlan:
@@ -270,6 +302,24 @@ def last_layer(checkpoint: Checkpoint) -> Block:
         torch.nn.init.zeros_(branch.weight)
         torch.nn.init.zeros_(branch.bias)
     return block
+
+
+def _write_model(out: Path, checkpoint: Checkpoint, net: HeadNet, tokens: Sequence[int]) -> None:
+    """A new checkpoint with the last layer that was trained, and the heads beside it."""
+    n_layers = checkpoint.spec.dims.n_text_layer
+    last = cast(Block, net.last)
+    write_checkpoint(
+        out,
+        checkpoint,
+        {
+            f"model.decoder.layers.{n_layers - 1}.{part}": value.detach().numpy()
+            for part, value in last.named_parameters()
+        },
+        n_layers=n_layers,
+        mark=UNFROZEN,
+        target=checkpoint.spec.source.id,
+        beside=lambda folder: write_heads(folder / HEADS_FILE, net, tokens),
+    )
 
 
 def write_heads(out: Path, net: HeadNet, tokens: Sequence[int]) -> None:

@@ -68,7 +68,7 @@ class Block(nn.Module):
 class HeadNet(nn.Module):
     """`n_heads` heads of `kind` over the rows `vocabulary` [n_tokens, d] of the target's vocabulary matrix.
 
-    block: for medusa-block, the layer to begin from.
+    block: for medusa-block, the layer to begin from. `last` is the decoder's last layer where it learns too.
     """
 
     def __init__(self, kind: str, n_heads: int, vocabulary: Tensor, block: Block | None = None) -> None:
@@ -77,6 +77,7 @@ class HeadNet(nn.Module):
         self.register_buffer("vocabulary", vocabulary)
         d = vocabulary.shape[1]
         self.block = block if kind == BLOCK_KIND else None
+        self.last: nn.Module | None = None
         self.maps = nn.ModuleList()
         self.matrices = nn.ParameterList()
         for _ in range(n_heads):
@@ -88,10 +89,15 @@ class HeadNet(nn.Module):
                 one.weight.copy_(torch.eye(d) if kind == "mtp-latent" else torch.zeros(d, d))
             self.maps.append(one)
 
+    def unfreeze(self, decoder: DraftNet) -> None:
+        """Let the last layer of the decoder learn, and no other part of it."""
+        decoder.requires_grad_(False)
+        self.last = decoder.layers[-1].requires_grad_(True)
+
     @property
     def slow(self) -> list[nn.Parameter]:
-        """Parameters that learn slowly, because they know much: none."""
-        return []
+        """Parameters that learn slowly, because they know much: those of the last layer."""
+        return [] if self.last is None else list(self.last.parameters())
 
     def rows(self, hidden: Tensor, features: Tensor | None) -> Tensor:
         """What heads read: `hidden` [B, T, d] itself, or behind the block, which needs the encoder's output."""
@@ -151,15 +157,11 @@ class DraftNet(nn.Module):
 
     def forward(self, ids: Tensor, features: Tensor) -> Tensor:
         """Rows [B, T, d] behind the last norm, of ids int64 [B, T] from position 0 on, over features [B, n_ctx, d]."""
-        out: Tensor = self.layer_norm(self.layers[-1](self.below_last(ids, features), features))
-        return out
-
-    def below_last(self, ids: Tensor, features: Tensor) -> Tensor:
-        """The rows [B, T, d] that the last layer reads, of the same."""
         rows = self.get_buffer("table")[ids] + self.embed_positions.weight[: ids.shape[1]]
-        for layer in list(self.layers)[:-1]:
+        for layer in self.layers:
             rows = layer(rows, features)
-        return rows
+        out: Tensor = self.layer_norm(rows)
+        return out
 
     def logits(self, rows: Tensor) -> Tensor:
         """Of rows [N, d]: [N, n_vocab], without any rules."""

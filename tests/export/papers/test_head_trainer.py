@@ -13,6 +13,7 @@ from specedge.export.papers.train_heads import (
     HeadPlan,
     HeadTrainer,
     last_layer,
+    rows_and_labels,
     token_table,
     vocabulary_of,
     write_heads,
@@ -65,16 +66,16 @@ def test_a_head_is_taught_the_tokens_behind_the_next(tmp_path: Path) -> None:
     made = trainer("mtp-latent", tmp_path)
     text = made.train[0]
     tokens = vocabulary_of(texts())
-    batch = made._batch([text])
+    hidden, labels = rows_and_labels([text], made._places, 3)
     ids = list(text.ids)
     for head in range(3):
-        for row in range(batch.labels.shape[1]):
-            label = int(batch.labels[0, row, head])
+        for row in range(labels.shape[1]):
+            label = int(labels[0, row, head])
             if row < 2 or row + 2 + head >= len(ids):  # within the prompt, or behind the end
                 assert label == IGNORE
             else:
                 assert tokens[label] == ids[row + 2 + head]
-    assert batch.hidden.shape[1] == len(text.hidden) + 3 and not batch.hidden[0, len(text.hidden) :].any()
+    assert hidden.shape[1] == len(text.hidden) + 3 and not hidden[0, len(text.hidden) :].any()
 
 
 @pytest.mark.parametrize("kind", HEAD_KINDS)

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.papers.train_heads import HeadPlan, token_table, vocabulary_of
-from specedge.export.papers.unfrozen import UnfrozenNet, UnfrozenTrainer
+from specedge.export.papers.train_heads import HeadPlan, HeadTrainer, features_of, token_table, vocabulary_of
 from specedge.export.training.features import HiddenText
-from specedge.export.training.nets import Block, decoder_of
+from specedge.export.training.nets import HeadNet, decoder_of
 from support.exported import checkpoint
 from support.moved import check_moves
 
@@ -39,7 +38,7 @@ def texts() -> list[HiddenText]:
     return made
 
 
-def trainer(folder: Path, kind: str = "mtp-latent", **changes: object) -> UnfrozenTrainer:
+def trainer(folder: Path, kind: str = "mtp-latent", **changes: object) -> HeadTrainer:
     folder.mkdir(exist_ok=True)
     given = texts()
     tokens = vocabulary_of(given)
@@ -59,27 +58,24 @@ def trainer(folder: Path, kind: str = "mtp-latent", **changes: object) -> Unfroz
     torch.manual_seed(0)
     with open_checkpoint(checkpoint()) as source:
         decoder = decoder_of(source)
-    last = decoder.layers[-1]
-    assert isinstance(last, Block)
     matrix = decoder.get_buffer("matrix")
-    net = UnfrozenNet(kind, 2, matrix[tokens], None, last=last, norm=decoder.layer_norm, matrix=matrix)
-    return UnfrozenTrainer(plan, net, given, token_table(tokens, len(matrix)), folder, decoder=decoder)
+    net = HeadNet(kind, 2, matrix[tokens])
+    net.unfreeze(decoder)
+    return HeadTrainer(plan, net, given, token_table(tokens, len(matrix)), folder, decoder)
 
 
 def test_the_model_itself_and_its_heads_learn_and_the_layers_below_stay(tmp_path: Path) -> None:
     made = trainer(tmp_path)
-    below = {name: value.clone() for name, value in made._decoder.named_parameters() if "layers.0." in name}
+    assert made._decoder is not None and made.net.last is not None and len(made._decoder.layers) > 1
+    kept = {name: value.clone() for name, value in made._decoder.named_parameters() if "layers.1." not in name}
     before = {name: value.clone() for name, value in made.net.last.named_parameters()}
-    losses = [float(one.loss.detach()) for one in made._losses(made._batch(made.held))]
+    losses = [float(one.loss.detach()) for one in made.losses(made.held)]
     made.run(lambda step: None)
     assert len(made.hit_rates) == 3
-    for was, now in zip(losses, made._losses(made._batch(made.held)), strict=True):
+    for was, now in zip(losses, made.losses(made.held), strict=True):
         assert float(now.loss.detach()) < 0.8 * was
     assert any(not torch.equal(value, before[name]) for name, value in made.net.last.named_parameters())
-    assert len(made._decoder.layers) > 1 and below
-    for name, value in made._decoder.named_parameters():
-        if name in below:
-            assert torch.equal(value, below[name]), name
+    assert kept and all(torch.equal(dict(made._decoder.named_parameters())[name], kept[name]) for name in kept)
     rates = [group["lr"] for group in made.optimizer.param_groups]
     assert rates[1] == pytest.approx(rates[0] / 10)
 
@@ -88,13 +84,14 @@ def test_the_model_itself_and_its_heads_learn_and_the_layers_below_stay(tmp_path
 def test_the_divergence_keeps_the_model_near(tmp_path: Path) -> None:
     def moved(weight: float) -> float:
         made = trainer(tmp_path / str(weight), kl_weight=weight, patience=100)
-        batch = made._batch(made.train)
-        assert batch.features is not None
         made.run(lambda step: None)
         with torch.no_grad():
-            rows = made.net.hidden(batch.below, batch.features)[batch.said != -100]
-            new = torch.log_softmax(made.net.base_logits(rows), -1)
-            old = torch.log_softmax(made.net.base_logits(batch.hidden[batch.said != -100]), -1)
+            ids, decoder = torch.tensor([text.ids[:-2] for text in made.train]), made._decoder
+            own = torch.tensor(np.stack([text.hidden for text in made.train]).astype(np.float32))
+            new, old = (
+                torch.log_softmax(decoder.logits(rows[:, 2:].flatten(0, 1)), -1)
+                for rows in (decoder(ids, features_of(made.train)), own)
+            )
         return float(torch.nn.functional.kl_div(new, old, reduction="batchmean", log_target=True))
 
     assert moved(10.0) < 0.5 * moved(0.0)
