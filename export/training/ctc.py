@@ -224,9 +224,7 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
     check_output(out, HEAD, inputs=identities(course.audio))
     bundle = bundle_of(course.source, course.work)
     encoder = encoder_weights_sha256(bundle.manifest, bundle.path)
-    with course.progress("transcribe") as progress:
-        wanted = course.collection(bundle, course.work, plan.seed, progress, {"encoder": encoder})
-        collect_features(wanted, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed)
+    collect_features(course, bundle, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed, encoder=encoder)
     torch.set_num_threads(course.n_threads)
     n_parts = CHUNK_PARTS if isinstance(bundle.manifest.dims, ChunkDims) else 1
     found = load_features(course.work, n_parts)

@@ -25,8 +25,8 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,36 +114,55 @@ class Course:
         lengths = (min(n, n_samples) for n in short) if has_short else itertools.repeat(n_samples)
         return windows_of(self.audio, lengths, seed=seed, notify=self.notify)
 
-    def collection(
+    def collect(
         self,
         bundle: Bundle,
+        make: Make,
         folder: Path,
-        seed: int,
-        progress: Progress,
-        more: dict[str, str],
+        name: str,
         *,
+        seed: int,
         has_short: bool = False,
-    ) -> Collection:
-        """What is to be made of windows of the audio, in `folder`; says how to go on after a stop.
+        max_bytes: float = math.inf,
+        **more: object,
+    ) -> None:
+        """Append to `folder` what `make` makes of each window that has no line in the index `name` yet, until hours or
+        bytes are enough; says how to go on after a stop.
 
-        more: what it depends on besides bundle, audio and language; has_short: as in `windows`.
+        has_short: as in `windows`; more: what it depends on besides bundle, audio, language, search and seed. Raises
+        UsageError when the folder is of something else, ResourceError when it cannot be written.
         """
         self.notify(f"{self.work}: keeps what is done; after a stop (Ctrl-C) the same command goes on from there")
-        searched = {} if self.beam_size == 1 else {"beam_size": str(self.beam_size)}
-        identity = {"bundle": _speaker(bundle), "audio": "\n".join(self.audio), "language": self.language or ""}
-        return Collection(
-            windows=self.windows(bundle, seed, has_short=has_short),
-            target=self.target(bundle),
-            folder=folder,
-            hours=self.hours,
-            identity=identity | searched | more,
-            report=progress.update_to,
-        )
+        given = {"audio": list(self.audio), "language": self.language, "beam_size": self.beam_size, "seed": seed}
+        done_s = 0.0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _check_plan(folder / _PLAN, {"bundle": _speaker(bundle), **given, **more})
+            lines, n_bytes = _read_index(folder, name), 0
+            with self.progress("transcribe") as progress:
+                for number, samples in enumerate(self.windows(bundle, seed, has_short=has_short)):
+                    if number == len(lines):
+                        lines.append(_append(folder, name, n_bytes, *make(number, samples)))
+                    n_bytes += _n_bytes(lines[number])
+                    done_s += len(samples) / RATE_HZ
+                    progress.update_to(done_s)
+                    if done_s >= self.hours * 3600 or n_bytes >= max_bytes:
+                        return
+        except SpecedgeError:
+            raise
+        except OSError as error:
+            raise ResourceError(f"{folder}: cannot be written: {error.strerror}; give another --work") from error
 
     def progress(self, title: str) -> Progress:
-        """A progress line of seconds of audio: of all that there is, to `hours`."""
-        total_s = min(self.hours * 3600, seconds_of(self.audio, self.hours * 3600))
-        return Progress(total_s, "s", title, is_time=True, every_s=EVERY_S)
+        """A progress line of seconds of audio: of all that there is and tells its length, to `hours`."""
+        most_s, found_s = self.hours * 3600, 0.0
+        with silently(), contextlib.suppress(AudioError):  # said when it is read
+            for file in expand_folders(self.audio, notify=lambda line: None, report=lambda error: None):
+                with contextlib.suppress(AudioError), open_audio(file) as stream:
+                    found_s += stream.duration_s or most_s
+                if found_s >= most_s:
+                    break
+        return Progress(min(found_s or most_s, most_s), "s", title, is_time=True, every_s=EVERY_S)
 
 
 def bundle_of(source: str, work: Path) -> Bundle:
@@ -324,35 +343,17 @@ def windows_of(
     """
     files = expand_folders(audio, notify=notify, report=lambda error: notify(str(error)))
     random.Random(f"windows {seed}").shuffle(files)
-    n_given = 0
-    for window in _cut_files(files, lengths, notify):
-        n_given += 1
-        yield window
-    if not n_given:
-        raise AudioError("no audio to learn from: expected audio files, or folders of them")
-
-
-def seconds_of(audio: Sequence[str], most_s: float) -> float:
-    """Seconds of audio in files and folders, `most_s` where they are more or do not tell."""
-    found_s = 0.0
-    with contextlib.suppress(AudioError):  # said when it is read
-        for file in expand_folders(audio, notify=lambda line: None, report=lambda error: None):
-            with silently(), contextlib.suppress(AudioError), open_audio(file) as stream:
-                if stream.duration_s is None:
-                    return most_s
-                found_s += stream.duration_s
-            if found_s >= most_s:
-                return most_s
-    return found_s or most_s
-
-
-def _cut_files(files: Sequence[str], lengths: Iterator[int], notify: Callable[[str], None]) -> Iterator[Float]:
+    is_empty = True
     for name in files:
         try:
             with open_audio(name) as stream:
-                yield from _cut(stream, lengths)
+                for window in _cut(stream, lengths):
+                    is_empty = False
+                    yield window
         except AudioError as error:
             notify(f"left out: {error}")
+    if is_empty:
+        raise AudioError("no audio to learn from: expected audio files, or folders of them")
 
 
 def _cut(stream: Any, lengths: Iterator[int]) -> Iterator[Float]:
@@ -406,45 +407,16 @@ class HiddenText:
     source: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collection:
-    """Windows of audio, `hours` of them at most, of which `folder` keeps what `target` makes.
-
-    identity: what it comes from; `report` is called with the seconds of audio done. What collects raises UsageError
-    when the folder is of something else, ResourceError when it cannot be written.
-    """
-
-    windows: Iterator[Float]
-    target: Target
-    folder: Path
-    hours: float
-    identity: dict[str, str]
-    report: Callable[[float], None]
-
-    def write(
-        self, name: str, make: Make, plan: Mapping[str, object] | None = None, max_bytes: float = float("inf")
-    ) -> None:
-        """Append what `make` makes of each window that has no line in the index yet, until hours or bytes are enough.
-
-        plan: what it depends on besides the identity.
-        """
-        done_s = 0.0
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _check_plan(self.folder / _PLAN, {**self.identity, **(plan or {})})
-            lines, n_bytes = _read_index(self.folder, name), 0
-            for number, samples in enumerate(self.windows):
-                if number == len(lines):
-                    lines.append(_append(self.folder, name, n_bytes, *make(number, samples)))
-                n_bytes += _n_bytes(lines[number])
-                done_s += len(samples) / RATE_HZ
-                self.report(done_s)
-                if done_s >= self.hours * 3600 or n_bytes >= max_bytes:
-                    return
-        except SpecedgeError:
-            raise
-        except OSError as error:
-            raise ResourceError(f"{self.folder}: cannot be written: {error.strerror}; give another --work") from error
+def _check_plan(path: Path, plan: dict[str, object]) -> None:
+    """Write down what a folder is of, or compare it with what was written. Raises UsageError, OSError."""
+    made = json.dumps(plan, sort_keys=True)
+    if not path.is_file():
+        path.write_text(made, encoding="utf-8")
+    elif path.read_text(encoding="utf-8", errors="replace") != made:
+        raise UsageError(
+            f"{path.parent}: holds the features of another model, other audio or other options; remove that folder "
+            "or give another --work"
+        )
 
 
 def _read_index(folder: Path, name: str) -> list[Line]:
@@ -490,9 +462,14 @@ def _load(folder: Path, name: str) -> Iterator[tuple[int, list[dict[str, Any]], 
         yield number, line["rows"], arrays
 
 
-def collect_features(wanted: Collection, *, n_rough: int, max_bytes: int, seed: int) -> None:
-    """Keep the features of the windows, and of `n_rough` rough copies of each, to `max_bytes` on disk."""
-    target = wanted.target
+def collect_features(
+    course: Course, bundle: Bundle, *, n_rough: int, max_bytes: float, seed: int, encoder: str
+) -> None:
+    """Keep the features of the windows, and of `n_rough` rough copies of each, to `max_bytes` on disk.
+
+    encoder: a digest of what makes them.
+    """
+    target = course.target(bundle)
 
     def make(number: int, samples: Float) -> tuple[list[dict[str, object]], dict[str, list[F16]]]:
         rng = np.random.default_rng((seed, number))
@@ -508,35 +485,65 @@ def collect_features(wanted: Collection, *, n_rough: int, max_bytes: int, seed: 
             rows.append({"text": text, "is_rough": copy > 0, "starts": heard.starts, "ends": heard.ends})
         return rows, {"features": kept}
 
-    wanted.write("features", make, {"n_rough": n_rough, "seed": seed}, max_bytes)
+    course.collect(
+        bundle, make, course.work, "features", seed=seed, max_bytes=max_bytes, n_rough=n_rough, encoder=encoder
+    )
 
 
-def whole_window(features: Features) -> Float:
-    """The encoder's output of every position, float32 `[n_ctx, n_audio_state]`: a group of silence is repeated."""
-    return by_position(features.hidden, features.cross[BIAS]) if BIAS in features.cross else features.hidden
+def load_features(folder: Path, n_parts: int = 1) -> list[Window]:
+    """The windows that are kept, in order; those with more bytes than frames, of which a row is `n_parts`, are left
+    out. Raises OSError."""
+    found = []
+    for number, rows, arrays in _load(folder, "features"):
+        for row, features in zip(rows, arrays["features"], strict=True):
+            n_frames, text = len(features), bytes.fromhex(row["text"])
+            n_doubled = sum(a == b for a, b in itertools.pairwise(text))  # between which CTC needs a blank
+            if len(text) + n_doubled <= n_parts * n_frames:
+                starts, ends = (tuple([at for at in row[kind] if at < n_frames]) for kind in ("starts", "ends"))
+                rough = bool(row["is_rough"])
+                found.append(
+                    Window(features=features, text=text, source=number, is_rough=rough, starts=starts, ends=ends)
+                )
+    return found
 
 
-def collect_rows(wanted: Collection, ear: Target | None = None, *, seed: int | None = None) -> None:
-    """Keep the hidden rows of the windows.
+def heard_texts(
+    course: Course, bundle: Bundle, seed: int, *, folder: Path | None = None, ear: Bundle | None = None
+) -> list[HiddenText]:
+    """What the target `bundle` says of the audio, with its hidden rows, from the work folder as far as it is there.
 
-    ear: the model whose encoder's output is kept, where it is not the target's own; seed: of the acoustics that some
-    windows get, None for no window.
+    seed: also of the acoustics that some windows get; ear: the bundle whose encoder's output is kept in `folder`, where
+    it is not the target's own.
     """
-    target = wanted.target
+    target = course.target(bundle)
+    hearing = None if ear is None else Target(ear, threads=course.n_threads)
 
     def make(number: int, samples: Float) -> tuple[list[dict[str, object]], dict[str, list[F16]]]:
-        if seed is not None and (rng := np.random.default_rng((seed, number))).random() < _ROUGH:
+        if (rng := np.random.default_rng((seed, number))).random() < _ROUGH:
             samples = acoustics(rng, samples)
         heard = target.encode(samples)
         said = list(_said(target, heard))
         features: list[F16] = []
         if said:
-            own = heard if ear is None else ear.encode(samples)
+            own = heard if hearing is None else hearing.encode(samples)
             features.append((own.hidden[:0] if target.is_llm else whole_window(own)).astype(np.float16))
         rows: list[dict[str, object]] = [{"ids": ids, "n_prompt": n_prompt} for ids, n_prompt, _ in said]
         return rows, {"hidden": [hidden for _, _, hidden in said], "features": features}
 
-    wanted.write("rows", make)
+    kept = (folder or course.work) / "rows"
+    of_ear = None if ear is None else encoder_fingerprint(ear.manifest)
+    course.collect(bundle, make, kept, "rows", seed=seed, has_short=True, ear=of_ear)
+    return [
+        HiddenText(
+            ids=tuple(row["ids"]),
+            n_prompt=row["n_prompt"],
+            hidden=hidden,
+            features=arrays["features"][0],
+            source=number,
+        )
+        for number, rows, arrays in _load(kept, "rows")
+        for row, hidden in zip(rows, arrays["hidden"], strict=True)
+    ]
 
 
 def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16]]:
@@ -551,64 +558,6 @@ def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16
             yield ids, len(prompt), rows.astype(np.float16)
 
 
-def heard_texts(
-    course: Course, bundle: Bundle, seed: int, *, folder: Path | None = None, ear: Bundle | None = None
-) -> list[HiddenText]:
-    """What the target `bundle` says of the audio, with its hidden rows, from the work folder as far as it is there.
-
-    ear: the bundle whose encoder's output is kept in `folder`, where it is not the target's own.
-    """
-    more = {"seed": str(seed), "lengths": "every other one short"} | (
-        {} if ear is None else {"ear": encoder_fingerprint(ear.manifest)}
-    )
-    rows = (folder or course.work) / "rows"
-    with course.progress("transcribe") as progress:
-        wanted = course.collection(bundle, rows, seed, progress, more, has_short=True)
-        collect_rows(wanted, None if ear is None else Target(ear, threads=course.n_threads), seed=seed)
-    return load_rows(rows)
-
-
-def _check_plan(path: Path, plan: dict[str, object]) -> None:
-    """Write down what a folder is of, or compare it with what was written. Raises UsageError, OSError."""
-    if not path.is_file():
-        path.write_text(json.dumps(plan), encoding="utf-8")
-        return
-    try:
-        there = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # somebody else's file of this name
-        there = None
-    if there != plan:
-        raise UsageError(
-            f"{path.parent}: holds the features of another model, other audio or other options; remove that folder "
-            "or give another --work"
-        )
-
-
-def load_features(folder: Path, n_parts: int = 1) -> list[Window]:
-    """The windows that are kept, in order; those with more bytes than frames, of which a row is `n_parts`, are left
-    out. Raises OSError."""
-    found = []
-    for number, rows, arrays in _load(folder, "features"):
-        for row, features in zip(rows, arrays["features"], strict=True):
-            n_frames, text = len(features), bytes.fromhex(row["text"])
-            n_doubled = sum(a == b for a, b in itertools.pairwise(text))  # between which CTC needs a blank
-            if len(text) + n_doubled <= n_parts * n_frames:
-                starts, ends = (tuple([at for at in row[kind] if at < n_frames]) for kind in ("starts", "ends"))
-                window = Window(features=features, text=text, source=number, is_rough=row["is_rough"])
-                found.append(replace(window, starts=starts, ends=ends))
-    return found
-
-
-def load_rows(folder: Path) -> list[HiddenText]:
-    """The texts that are kept, in order. Raises OSError."""
-    return [
-        HiddenText(
-            ids=tuple(row["ids"]),
-            n_prompt=row["n_prompt"],
-            hidden=hidden,
-            features=arrays["features"][0],
-            source=number,
-        )
-        for number, rows, arrays in _load(folder, "rows")
-        for row, hidden in zip(rows, arrays["hidden"], strict=True)
-    ]
+def whole_window(features: Features) -> Float:
+    """The encoder's output of every position, float32 `[n_ctx, n_audio_state]`: a group of silence is repeated."""
+    return by_position(features.hidden, features.cross[BIAS]) if BIAS in features.cross else features.hidden

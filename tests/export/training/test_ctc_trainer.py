@@ -19,13 +19,13 @@ from specedge.export.ctc_graph import Float  # noqa: E402
 from specedge.export.training.ctc import CtcPlan, CtcTrainer, byte_errors, spelt  # noqa: E402
 from specedge.export.training.early_stopping import check_device, split  # noqa: E402
 from specedge.export.training.features import (  # noqa: E402
-    Collection,
-    Target,  # noqa: E402
+    Target,
     Window,
     collect_features,
     load_features,
 )
 from specedge.runtime.interrupt import held_back  # noqa: E402
+from support.courses import course  # noqa: E402
 from support.ctc_heads import posteriors  # noqa: E402
 from support.exported import bundle  # noqa: E402
 from support.moved import check_moves  # noqa: E402
@@ -173,9 +173,6 @@ def test_too_little_audio_is_said(tmp_path: Path) -> None:
         CtcTrainer(PLAN, _toy(5), tmp_path)
 
 
-IDENTITY = {"encoder": "e", "audio": "a"}
-
-
 def _audio(n: int) -> Iterator[Float]:
     return iter([NOISE[at * 100 : at * 100 + 16000] for at in range(n)])
 
@@ -194,17 +191,10 @@ def sure(target: Target, monkeypatch: pytest.MonkeyPatch) -> Target:
 
 
 def _collect(
-    target: Target, folder: Path, *, n: int = 6, hours: float = 1.0, max_bytes: int = 1 << 30, **identity: str
+    target: Target, folder: Path, *, n: int = 6, hours: float = 1.0, max_bytes: int = 1 << 30, encoder: str = "e"
 ) -> list[Window]:
-    wanted = Collection(
-        windows=_audio(n),
-        target=target,
-        folder=folder,
-        hours=hours,
-        identity={**IDENTITY, **identity},
-        report=lambda done_s: None,
-    )
-    collect_features(wanted, n_rough=1, max_bytes=max_bytes, seed=1)
+    made = course(folder, _audio(n), target, hours=hours)
+    collect_features(made, bundle(), n_rough=1, max_bytes=max_bytes, seed=1, encoder=encoder)
     return load_features(folder)
 
 

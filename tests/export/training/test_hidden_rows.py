@@ -8,27 +8,28 @@ import numpy as np
 import pytest
 
 from specedge.errors import UsageError
-from specedge.export.training.features import Collection, Target, collect_rows, load_rows, whole_window
+from specedge.export.training import features as features_module
+from specedge.export.training.features import HiddenText, Target, heard_texts, whole_window
+from support.courses import course
 from support.exported import bundle
 from support.sound import NOISE
 
 
-def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _sure_of_clean_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Target, "is_sure", lambda self, result: True)  # though the weights are random
+    monkeypatch.setattr(features_module, "acoustics", lambda rng, samples: samples)
+
+
+def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path) -> None:
     target = Target(bundle(), threads=1, language="en")
     windows = [np.resize(NOISE[at:], 32000).astype(np.float32) for at in (0, 500, 900)]
-    told: list[float] = []
 
-    def run(**identity: str) -> None:
-        collect_rows(
-            Collection(
-                windows=iter(windows), target=target, folder=tmp_path, hours=1, identity=identity, report=told.append
-            )
-        )
+    def run(seed: int = 1) -> list[HiddenText]:
+        return heard_texts(course(tmp_path, iter(windows), target), bundle(), seed)
 
-    run(of="this")
-    texts = load_rows(tmp_path)
-    assert told == [2.0, 4.0, 6.0] and texts
+    texts = run()
+    assert {text.source for text in texts} == {0, 1, 2}
     special = target.manifest.tokens
     for text in texts:
         has_timestamps = special.no_timestamps not in text.ids[: text.n_prompt]
@@ -42,29 +43,23 @@ def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: py
         target.engine.commit(state, len(text.hidden))
         assert (text.hidden == state.hidden[: len(text.hidden)].astype(np.float16)).all()
         target.engine.release(state)
-    index, whole = tmp_path / "rows.index.jsonl", (tmp_path / "rows.f16").read_bytes()
+    folder = tmp_path / "rows"
+    index, whole = folder / "rows.index.jsonl", (folder / "rows.f16").read_bytes()
     before = index.stat().st_mtime_ns
-    run(of="this")
+    run()
     assert index.stat().st_mtime_ns == before
     index.write_bytes(index.read_bytes()[:-9])  # killed while it wrote the last line
-    run(of="this")
-    assert [text.ids for text in load_rows(tmp_path)] == [text.ids for text in texts]
-    assert (tmp_path / "rows.f16").read_bytes() == whole
+    assert [text.ids for text in run()] == [text.ids for text in texts]
+    assert (folder / "rows.f16").read_bytes() == whole
     with pytest.raises(UsageError, match="another model"):
-        run(of="that")
+        run(seed=2)
 
 
-def test_rows_of_a_beams_text_are_those_of_its_best_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_beams_text_are_those_of_its_best_text(tmp_path: Path) -> None:
     """Whisper-Medusa, section III-C: the labels of self-supervised training are the target's own, by a beam search."""
-    monkeypatch.setattr(Target, "is_sure", lambda self, result: True)
     target = Target(bundle(), threads=1, language="en", beam_size=3)
     window = NOISE[:32000].astype(np.float32)
-    collect_rows(
-        Collection(
-            windows=iter([window]), target=target, folder=tmp_path, hours=1, identity={}, report=lambda seconds: None
-        )
-    )
-    (with_times, without) = load_rows(tmp_path)
+    with_times, without = heard_texts(course(tmp_path, iter([window]), target), bundle(), 1)
     features = target.encode(window)
     for text, timestamps in ((with_times, True), (without, False)):
         prompt, best = target.say(features, "en", timestamps=timestamps)
