@@ -1,6 +1,6 @@
 """Fine-tune heads by minimum word error rate (Raj et al., Faster Speech-LLaMA, section III-B, eqs. 6 and 12).
 
-For each window the N best hypotheses of the threshold beam (`grouped_search`) are found once with the heads as they
+For each window the N best hypotheses of the threshold beam (`grouped_beam`) are found once with the heads as they
 are. The loss is the expected number of word errors over them: each hypothesis weighs what its log-probability makes of
 it, renormalised over the list, where a token counts with the log-probability of who gave it (eq. 12); the model's own
 part is frozen. Errors are counted against the target's own text, for there are no transcripts, less their mean; the
@@ -23,7 +23,8 @@ from torch import Tensor
 
 from specedge.errors import UsageError
 from specedge.runtime.decoding.beam import BeamOptions
-from specedge.runtime.papers.grouped_beam import Emitted, grouped_search
+from specedge.runtime.decoding.passes import alone
+from specedge.runtime.papers.grouped_beam import Emitted, groups
 from specedge.runtime.text.words import edit_distance
 
 from ..checkpoint import open_checkpoint, open_heads
@@ -133,7 +134,7 @@ def nbest_lists(
         try:
             row = engine.forward(state, prompt, [len(prompt) - 1])[0]
             engine.commit(state, len(prompt))
-            found = grouped_search(engine, state, row, rules, heads, search)
+            found = alone(engine, groups(engine, state, row, rules, heads.guess, search, lambda *_: None))
         finally:
             engine.release(state)
         yield NBest(

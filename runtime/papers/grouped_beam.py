@@ -1,11 +1,11 @@
 """Beams that advance by several tokens, by heads that nobody verifies.
 
-`grouped_search` advances hypotheses by several tokens (Raj et al., section III-A, threshold of eq. 10). It is lossy: a
+`groups` advances hypotheses by several tokens (Raj et al., section III-A, threshold of eq. 10). It is lossy: a
 hypothesis goes on by each of the model's likeliest tokens and, behind the likeliest, by as many heads as are sure by
 `tau` or more, which nobody verifies. Hypotheses of one length are a group and run together; a token counts with the
 log-probability of whoever gave it (eq. 12). The paper leaves open what this module decides: heads continue the
 likeliest token alone, and hypotheses of different lengths are compared by the mean of their tokens. So a text is come
-to in one way only. Where no head is ever sure, `grouped_search` is exact beam search.
+to in one way only. Where no head is ever sure, `groups` is exact beam search.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,15 @@ from specedge.errors import UsageError
 
 from ..decoding.beam import BeamOptions, Hypothesis, SawPass, best_of, likeliest, logprobs_behind
 from ..decoding.drafter import Guard
-from ..decoding.passes import Decoding, alone
+from ..decoding.passes import Decoding
 from ..decoding.rules import Logits, RuleSet
 from ..decoding.statistics import Tally
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine, State
+
+Guess = Callable[[NDArray[np.float32], int], tuple[NDArray[np.int64], NDArray[np.float32]]]
+"""What heads say behind hidden rows, as `engine.heads.HeadsPass.guess`."""
 
 
 def beams_of_heads(
@@ -53,7 +56,7 @@ def beams_of_heads(
             f"--accept {options.tau:g} with beam search needs a heads drafter (such as mtp-latent), got {name}: "
             "choose one, or use --accept exact"
         )
-    found = yield from groups(engine, state, first_row, rules, guard, options, saw_pass)
+    found = yield from groups(engine, state, first_row, rules, guard.guess, options, saw_pass)
     best = found[best_of(found, length_penalty)]
     depths = [emitter - 1 for emitter in best.emitters if emitter]
     nodes = range(len(depths))
@@ -62,17 +65,9 @@ def beams_of_heads(
     return replace(best, sources=tuple([name if emitter else "" for emitter in best.emitters[: len(best.tokens)]]))
 
 
-class Believed(Protocol):
-    """Heads; see `engine.heads.HeadsPass.guess`."""
-
-    def guess(
-        self, hidden: NDArray[np.float32], n_choices: int, /
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Emitted(Hypothesis):
-    """A hypothesis of `grouped_search`.
+    """A hypothesis of `groups`.
 
     emitters: who gave each token: 0 the model, i its head i - 1; the end of text is the model's. hidden: the decoder's
     last hidden rows of the prompt and the tokens that were run, float32 [n_rows, n_text_state]; token j, given by i,
@@ -83,25 +78,12 @@ class Emitted(Hypothesis):
     hidden: NDArray[np.float32]
 
 
-def grouped_search(
-    engine: Engine,
-    state: State,
-    first_row: Logits,
-    rules: RuleSet,
-    heads: Believed,
-    options: BeamOptions,
-    on_call: Callable[[int], None] = lambda n_texts: None,
-) -> list[Emitted]:
-    """Run `groups` to its end; `on_call` gets how many texts a group had."""
-    return alone(engine, groups(engine, state, first_row, rules, heads, options, lambda ran, waited_s, n: on_call(n)))
-
-
 def groups(
     engine: Engine,
     state: State,
     first_row: Logits,
     rules: RuleSet,
-    heads: Believed,
+    guess: Guess,
     options: BeamOptions,
     saw_pass: SawPass,
 ) -> Decoding[list[Emitted]]:
@@ -110,7 +92,7 @@ def groups(
     `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_vocab] follows it. Raises
     ModelError on logits that are not numbers, Interrupted.
     """
-    found = _Groups(engine, rules, heads, options, state, first_row)
+    found = _Groups(engine, rules, guess, options, state, first_row)
     try:
         return (yield from found.run(saw_pass))
     finally:
@@ -142,9 +124,9 @@ class _Text:
 
 class _Groups:
     def __init__(
-        self, engine: Engine, rules: RuleSet, heads: Believed, options: BeamOptions, state: State, row: Logits
+        self, engine: Engine, rules: RuleSet, guess: Guess, options: BeamOptions, state: State, row: Logits
     ) -> None:
-        self._engine, self._rules, self._heads, self._options = engine, rules, heads, options
+        self._engine, self._rules, self._guess, self._options = engine, rules, guess, options
         self._eot = rules.layout.eot
         self._finished: list[Emitted] = []
         # All hypotheses begin alike.
@@ -213,7 +195,7 @@ class _Groups:
 
     def _sure(self, text: _Text) -> list[tuple[int, int, np.float32]]:
         """Tokens that heads are sure of behind the likeliest one, the head's number from 1, log-probabilities."""
-        ids, probs = self._heads.guess(text.state.hidden[: text.state.length], 1)
+        ids, probs = self._guess(text.state.hidden[: text.state.length], 1)
         found: list[tuple[int, int, np.float32]] = []
         for head, (token, prob) in enumerate(zip(ids[:, 0].tolist(), probs[:, 0], strict=True), 1):
             # Behind a timestamp only the rules know what may follow, and a head has not seen them.

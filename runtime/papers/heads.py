@@ -17,7 +17,6 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,24 +41,76 @@ _CHOICES = 4
 _MAX_HEADS = 20
 
 
-class HeadTrees:
-    """The trees of one drafter; keep it for as long as the drafter.
+class HeadsDrafter(Drafter):
+    """See the module.
 
-    gated: False gives the whole tree, whatever its rows cost.
+    name: of the kind of heads; costs: the target's T(k); n_heads: the most that are used, the first ones; n_choices: of
+    each head that are looked at, 1 for chains only; gated: False drafts whatever the heads give, as a tree of all the
+    paths that a pass can verify, which shows the fewest passes and not the least time.
     """
 
-    def __init__(self, costs: CostTable, *, gated: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        heads: HeadsPass,
+        costs: CostTable,
+        *,
+        n_heads: int = _MAX_HEADS,
+        n_choices: int = _CHOICES,
+        gated: bool = True,
+    ) -> None:
+        self.name = name
+        self._heads: HeadsPass | None = heads
+        self._n_heads, self._n_choices, self._gated = n_heads, n_choices, gated
         self._guesses = Guesses(costs, max_scale=_MAX_SCALE)
-        self._gated = gated
+        self._window: WindowContext | None = None
 
-    def another(self) -> HeadTrees:
-        """Those of another text at the same time; both calibrate the same guesses."""
+    has_heads = True
+    reads_hidden = True
+
+    def another(self) -> HeadsDrafter:
+        """One that shares the heads' graph, and what their guesses are worth."""
         twin = copy.copy(self)
+        twin._heads = None if self._heads is None else self._heads.another()
         twin._guesses = self._guesses.another()
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
         self._guesses.share(n_texts, n_rows)
+
+    def begin(self, window: WindowContext) -> None:
+        """A new text: the heads have seen nothing of it."""
+        self._window = window
+        if self._heads is not None:
+            encoded: NDArray[np.float32] = window.features.hidden
+            self._heads.begin(encoded, window.n_heard(len(encoded)))
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """Return what the heads see behind the last decided token, as far as that is expected to pay."""
+        window, heads, hidden = self._window, self._heads, context.hidden
+        n_pending = len(context.prompt) + len(context.sampled) - context.position
+        if window is None or heads is None or hidden is None:
+            return NO_GUESS
+        has_timestamps = window.has_times(context.prompt)
+        if n_pending > 1 and has_timestamps and not context.sampled and budget and self._gated:
+            return self._opening(window.timestamp_begin, n_pending)
+        if not len(hidden) or n_pending != 1:
+            return NO_GUESS
+        ids, probs = heads.guess(hidden, min(self._n_choices, window.n_vocab))
+        return self.grow(ids[: self._n_heads], probs[: self._n_heads], window.n_paths, budget)
+
+    def observe(self, verdict: Verdict) -> None:
+        self._guesses.learn(verdict)
+
+    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return what the heads that are used see behind the last of the rows, for a beam that does not verify it."""
+        if self._heads is None:
+            raise RuntimeError("the heads were closed")
+        ids, probs = self._heads.guess(hidden, n_choices)
+        return ids[: self._n_heads], probs[: self._n_heads]
+
+    def close(self) -> None:
+        self._heads = self._window = None
 
     def grow(self, ids: NDArray[np.int64], probs: NDArray[np.float32], n_paths: int, budget: int) -> DraftTree:
         """The tree, at most `budget` nodes, of up to `n_paths` paths, for choices [n_heads, n_choices], best first."""
@@ -68,7 +119,7 @@ class HeadTrees:
         paths = [_path(choices, sure, length, *other) for other in [(length, 0), *others]] if length else []
         return self._guesses.draft(paths, budget)
 
-    def opening(self, token: int, n_pending: int) -> DraftTree:
+    def _opening(self, token: int, n_pending: int) -> DraftTree:
         """`token` as the first of a text, behind the `n_pending` rows of its prompt, if that is worth a row.
 
         It comes without a confidence: no head has seen it, and a rule that believes sure heads must not.
@@ -76,10 +127,6 @@ class HeadTrees:
         guess = Guess([token], [_AT_ONCE], ["opening"])
         length, _ = self._guesses.best_length(guess, n_pending)
         return DraftTree(self._guesses.draft([guess], length).tokens)
-
-    def learn(self, verdict: Verdict) -> None:
-        """Calibrate the guesses by what came of them."""
-        self._guesses.learn(verdict)
 
     def _shape(self, sure: list[list[float]], n_paths: int) -> tuple[int, list[tuple[int, int]]]:
         """The length of the tree's paths, and of each path beside the first its head and choice that differ."""
@@ -139,99 +186,6 @@ def _path(
 def _rows(length: int, n_paths: int) -> int:
     """Rows of a pass over paths of that length, each with the pending row and padded to an even number."""
     return n_paths * (1 + length + (1 + length) % 2)
-
-
-class Guessing(Protocol):
-    """The part of `engine.heads.HeadsPass` that is needed."""
-
-    n_heads: int
-
-    def begin(self, features: NDArray[np.float32], n_heard: int, /) -> None: ...
-
-    def another(self) -> Guessing: ...
-
-    def guess(
-        self, hidden: NDArray[np.float32], n_choices: int, /
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]: ...
-
-
-class HeadsDrafter(Drafter):
-    """See the module.
-
-    name: of the kind of heads; costs: the target's T(k); n_heads: the most that are used, the first ones; n_choices: of
-    each head that are looked at, 1 for chains only; gated: False drafts whatever the heads give, as a tree of all the
-    paths that a pass can verify, which shows the fewest passes and not the least time.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        heads: Guessing,
-        costs: CostTable,
-        *,
-        n_heads: int = _MAX_HEADS,
-        n_choices: int = _CHOICES,
-        gated: bool = True,
-    ) -> None:
-        self.name = name
-        self._heads: Guessing | None = heads
-        self._n_heads, self._n_choices = n_heads, n_choices
-        self._trees = HeadTrees(costs, gated=gated)
-        self._guesses_opening = gated
-        self._window: WindowContext | None = None
-
-    has_heads = True
-    reads_hidden = True
-
-    def another(self) -> HeadsDrafter:
-        """One that shares the heads' graph, and what their guesses are worth."""
-        twin = copy.copy(self)
-        twin._heads = None if self._heads is None else self._heads.another()
-        twin._trees = self._trees.another()
-        return twin
-
-    def share(self, n_texts: int, n_rows: int) -> None:
-        self._trees.share(n_texts, n_rows)
-
-    def begin(self, window: WindowContext) -> None:
-        """A new text: the heads have seen nothing of it."""
-        self._window = window
-        if self._heads is not None:
-            encoded = _encoded(window.features)
-            self._heads.begin(encoded, window.n_heard(len(encoded)))
-
-    def propose(self, context: DraftContext, budget: int) -> DraftTree:
-        """Return what the heads see behind the last decided token, as far as that is expected to pay."""
-        window, heads, hidden = self._window, self._heads, context.hidden
-        n_pending = len(context.prompt) + len(context.sampled) - context.position
-        if window is None or heads is None or hidden is None:
-            return NO_GUESS
-        has_timestamps = window.has_times(context.prompt)
-        if n_pending > 1 and has_timestamps and not context.sampled and budget and self._guesses_opening:
-            return self._trees.opening(window.timestamp_begin, n_pending)
-        if not len(hidden) or n_pending != 1:
-            return NO_GUESS
-        ids, probs = heads.guess(hidden, min(self._n_choices, window.n_vocab))
-        return self._trees.grow(ids[: self._n_heads], probs[: self._n_heads], window.n_paths, budget)
-
-    def observe(self, verdict: Verdict) -> None:
-        self._trees.learn(verdict)
-
-    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return what the heads that are used see behind the last of the rows, for a beam that does not verify it."""
-        if self._heads is None:
-            raise RuntimeError("the heads were closed")
-        ids, probs = self._heads.guess(hidden, n_choices)
-        return ids[: self._n_heads], probs[: self._n_heads]
-
-    def close(self) -> None:
-        self._heads = self._window = None
-
-
-def _encoded(features: Any) -> NDArray[np.float32]:
-    """The encoder's output of a window."""
-    hidden: NDArray[np.float32] = features.hidden
-    return hidden
 
 
 def make(target: TargetModel, options: DrafterOptions) -> Drafter:
