@@ -20,7 +20,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,20 +95,12 @@ class _Draft:
     steps: list[tuple[Floats, Ids, float]] = field(default_factory=list)
 
 
-class _Step(NamedTuple):
-    """A drafted token whose verdict is not known yet."""
-
-    token: int
-    logits: Floats
-    hidden: Floats
-
-
 class Notes:
     """The notes of one window. Calls come in the order draft, step (any number), verdict, and again."""
 
     def __init__(self) -> None:
         self._drafts: list[_Draft] = []
-        self._open: list[_Step] = []  # of the last draft
+        self._open: list[tuple[int, Floats, Floats]] = []  # steps of the last draft, until its verdict is known
         self._targets: dict[int, Likeliest] = {}
         self._is_ended = False
 
@@ -121,7 +112,7 @@ class Notes:
     def step(self, token: int, logits: Floats, hidden: Floats) -> None:
         """The draft says `token`, by filtered logits f32 [n_vocab] and a hidden row f32 [n_state]; both are copied."""
         self._drafts[-1].said.append(token)
-        self._open.append(_Step(token, logits.copy(), hidden.copy()))
+        self._open.append((token, logits.copy(), hidden.copy()))
 
     def verdict(self, n_sampled: int, rows: Sequence[Floats], *, ended: bool) -> None:
         """The target decided its tokens from index `n_sampled` on by these filtered rows; `ended`: the last ends."""
@@ -180,42 +171,30 @@ class Notes:
 
 
 class LessonBook:
-    """The latest lessons, as arrays within `budget_bytes`; see `adapter.Batch`."""
+    """The latest lessons within `budget_bytes`: `rows`, whose fields are those of an `adapter.Batch`."""
 
     def __init__(self, n_state: int, budget_bytes: int) -> None:
-        n_bytes = 4 * n_state + N_SLOTS * (4 + 4 + 1) + 3 * 4 + 1 + 8
-        n = max(1, min(budget_bytes // n_bytes, _MAX_LESSONS))
-        self.hidden = np.zeros((n, n_state), np.float32)
-        self.ids = np.zeros((n, N_SLOTS), np.int32)
-        self.logp = np.zeros((n, N_SLOTS), np.float32)
-        self.used = np.zeros((n, N_SLOTS), np.bool_)
-        self.rest, self.logp_rest = np.zeros(n, np.float32), np.zeros(n, np.float32)
-        self.direct = np.zeros(n, np.bool_)
+        slots = [("ids", "i4", N_SLOTS), ("logp", "f4", N_SLOTS), ("used", "?", N_SLOTS)]
+        one = np.dtype([("hidden", "f4", n_state), *slots, ("rest", "f4"), ("logp_rest", "f4"), ("direct", "?")])
+        self.rows = np.zeros(max(1, min(budget_bytes // one.itemsize, _MAX_LESSONS)), one)
         self.n_taken = 0
 
     def __len__(self) -> int:
-        return min(self.n_taken, len(self.rest))
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all arrays, whether they are full or not."""
-        arrays = (self.hidden, self.ids, self.logp, self.used, self.rest, self.logp_rest, self.direct)
-        return sum(array.nbytes for array in arrays)
+        return min(self.n_taken, len(self.rows))
 
     def put(self, lesson: Lesson, ids: Ids, rest: float) -> None:
         """Put a lesson with its `slots` in the place of the oldest; rest: logsumexp of the draft's other logits."""
-        at, n = self.n_taken % len(self.rest), len(ids)
+        row, n = self.rows[self.n_taken % len(self.rows)], len(ids)
         self.n_taken += 1
-        self.hidden[at], self.rest[at] = lesson.hidden, rest
-        self.ids[at], self.used[at] = 0, False
-        self.ids[at, :n], self.used[at, :n] = ids, True
-        self.direct[at] = lesson.target is not None
+        row["hidden"], row["rest"], row["direct"] = lesson.hidden, rest, lesson.target is not None
+        row["ids"], row["used"] = 0, False
+        row["ids"][:n], row["used"][:n] = ids, True
         if lesson.target is None:
             return
         known = dict(zip(lesson.target.ids.tolist(), lesson.target.logp.tolist(), strict=True))
         floor = max(known.values(), default=0.0) - _FARTHEST
-        logp = [max(known.get(id_, floor), floor) for id_ in ids.tolist()]
-        self.logp[at, :n], self.logp_rest[at] = logp, max(lesson.target.rest, floor)
+        row["logp"][:n] = [max(known.get(id_, floor), floor) for id_ in ids.tolist()]
+        row["logp_rest"] = max(lesson.target.rest, floor)
 
 
 Vectors = Callable[[NDArray[np.int64]], Floats]
@@ -297,7 +276,7 @@ class Course:
         for i, lesson in enumerate(lessons):
             slots = lesson.slots()
             ids[i, : len(slots)], used[i, : len(slots)] = slots, True
-        vectors = self._vectors(ids.reshape(-1)).reshape(*ids.shape, -1)
+        vectors = self._vectors_of(ids)
         hidden: Floats = np.stack([lesson.hidden for lesson in lessons])
         a, b = self.adapter.factors
         learned: Floats = (hidden + (hidden @ a) @ b).astype(np.float32)
@@ -349,18 +328,17 @@ class Course:
     def _batch(self) -> Batch:
         book = self.book
         ages = self._rng.exponential(self.options.recent, self.options.batch).astype(np.int64) % len(book)
-        chosen = (book.n_taken - 1 - ages) % len(book.rest)
-        ids = book.ids[chosen].astype(np.int64)
+        rows = book.rows[(book.n_taken - 1 - ages) % len(book.rows)]
+        names = ("hidden", "used", "rest", "logp", "logp_rest", "direct")
         return Batch(
-            hidden=book.hidden[chosen],
-            vectors=self._vectors(ids.reshape(-1)).reshape(*ids.shape, -1),
-            used=book.used[chosen],
-            rest=book.rest[chosen],
-            logp=book.logp[chosen],
-            logp_rest=book.logp_rest[chosen],
-            label=np.zeros(len(chosen), np.int64),
-            direct=book.direct[chosen],
+            vectors=self._vectors_of(rows["ids"].astype(np.int64)),
+            label=np.zeros(len(rows), np.int64),
+            **{name: rows[name] for name in names},
         )
+
+    def _vectors_of(self, ids: Ids) -> Floats:
+        """Of tokens [n, N_SLOTS]: f32 [n, N_SLOTS, n_state]."""
+        return self._vectors(ids.reshape(-1)).reshape(*ids.shape, -1)
 
     def _judge(self, came: NDArray[np.bool_], would: NDArray[np.bool_]) -> None:
         for is_right, was_right in zip(came.tolist(), would.tolist(), strict=True):

@@ -129,10 +129,10 @@ def test_it_keeps_to_its_share_of_the_time() -> None:
 @pytest.mark.parametrize(("n_state", "budget"), [(24, 50_000), (1280, 4 << 20), (64, 100), (64, 1 << 30)])
 def test_a_book_keeps_to_its_budget(n_state: int, budget: int) -> None:
     book = LessonBook(n_state, budget)
-    assert book.size_bytes <= max(budget, 4 * n_state + 400)
-    assert book.size_bytes < 16 << 20
+    assert book.rows.nbytes <= max(budget, 4 * n_state + 400)
+    assert book.rows.nbytes < 16 << 20
     blank = Lesson(np.ones(n_state, np.float32), 3, 3, np.arange(4), 1.0, None)
-    n = len(book.rest)
+    n = len(book.rows)
     for i in range(n + 3):
         book.put(replace(blank, hidden=np.full(n_state, i, np.float32)), blank.slots(), 0.5)
-    assert len(book) == n and book.hidden[2 % n, 0] == n + 2
+    assert len(book) == n and book.rows["hidden"][2 % n, 0] == n + 2
