@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,41 +153,22 @@ class Rule(Lookahead):
         self._n_draft = min(max(self._n_draft + step, 1), self._longest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """When the head learns beside a draft that learns: so many updates for one of the draft, from so many tokens."""
-
-    n_updates: int
-    n_kept: int
-
-
-JOINT = Schedule(n_updates=1, n_kept=256)
-"""Both learn from what is new (OmniDraft, joint)."""
-INTERLEAVED = Schedule(n_updates=4, n_kept=2048)
-"""The head learns more often, and from more (OmniDraft, interleaved)."""
-
-
 class Adaptive(CostOptimal):
-    """Until 1 - P(all are accepted) is above `gamma`, or a token is not expected to save what it costs.
+    """Until 1 - P(all are accepted) is above 0.7, or a token is not expected to save what it costs.
 
     The second condition is not OmniDraft's: it may take a head long to see that a draft boasts, and drafts of which few
     tokens are accepted would be far longer than K* meanwhile.
+
+    Beside a draft that learns, the head has `n_updates` for one of the draft, from the latest `n_kept` tokens: by
+    default it learns more often, and from more (OmniDraft, interleaved).
     """
 
     wants_signs = True
 
-    def __init__(
-        self,
-        rows: CostTable,
-        cost: DraftCost,
-        *,
-        gamma: float = _GAMMA,
-        schedule: Schedule = INTERLEAVED,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, rows: CostTable, cost: DraftCost, *, n_updates: int = 4, n_kept: int = 2048) -> None:
         super().__init__(rows, cost)
-        self._gamma, self._schedule = gamma, schedule
-        self.head = AcceptanceHead(N_SIGNS + 2, n_kept=schedule.n_kept, seed=seed)
+        self._n_updates = n_updates
+        self.head = AcceptanceHead(N_SIGNS + 2, n_kept=n_kept)
         self._reached: list[float] = []
         self._has_trained = False
 
@@ -206,7 +186,7 @@ class Adaptive(CostOptimal):
             before = self._reached[-1] if self._reached else 1.0
             features = _features(confidences[depth], depth, signs[depth])
             self._reached.append(before * self.head.predict(features, confidences[depth]))
-        return self._reached[-1] > 1 - self._gamma and super().goes_on(confidences)
+        return self._reached[-1] > 1 - _GAMMA and super().goes_on(confidences)
 
     def learn(
         self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
@@ -225,7 +205,7 @@ class Adaptive(CostOptimal):
 
     def train(self) -> None:
         """As the schedule has it."""
-        self.head.train(self._schedule.n_updates)
+        self.head.train(self._n_updates)
         self._has_trained = True
 
 
@@ -239,4 +219,5 @@ def rule(rows: CostTable, cost: DraftCost) -> Lookahead:
     return Rule()
 
 
-joint = functools.partial(Adaptive, schedule=JOINT)
+joint = functools.partial(Adaptive, n_updates=1, n_kept=256)
+"""Head and draft learn from what is new (OmniDraft, joint)."""

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.draft.lookahead import DraftCost
-from specedge.runtime.papers.lookahead import JOINT, N_SIGNS, AcceptanceHead, Adaptive
+from specedge.runtime.papers.lookahead import N_SIGNS, AcceptanceHead, joint
 
 N = 6
 FREE = CostTable((1, 64), (1.0, 1.0))
-
-
-def adaptive(**options: Any) -> Adaptive:
-    return Adaptive(FREE, DraftCost(0.01), **options)
 
 
 def test_gradients_are_those_of_the_loss() -> None:
@@ -75,7 +69,7 @@ def test_it_learns_what_the_draft_does_not_know() -> None:
 
 
 def test_it_is_trained_with_the_draft_or_alone() -> None:
-    rule = adaptive(schedule=JOINT)
+    rule = joint(FREE, DraftCost(0.01))
     signs = [np.random.default_rng(i).standard_normal(N_SIGNS).astype(np.float32) for i in range(8)]
     for i in range(8):
         rule.learn([0.6] * 8, i, refused=True, signs=signs)
