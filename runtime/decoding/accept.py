@@ -76,7 +76,7 @@ def rule_named(name: str) -> AcceptanceRule:
             rule = Exact()
         elif name in ("typical", "residual"):
             rule = find("accept", name)()
-        elif name.startswith("top-"):
+        elif name.startswith("top-") and int(name.removeprefix("top-")) > 0:
             rule = find("accept", "top")(m=int(name.removeprefix("top-")))
         elif 0 <= float(name) <= 1:
             rule = find("accept", "threshold")(tau=float(name))

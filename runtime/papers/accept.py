@@ -16,8 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import UsageError
-
 from ..decoding.accept import AcceptanceRule, Candidate, Classed, Drawn
 from ..decoding.rules import Logits
 from ..decoding.sampling import Draw
@@ -59,10 +57,6 @@ class TopM(AcceptanceRule):
     m: int = 3
     name: str = "top-m"
     lossless: bool = False
-
-    def __post_init__(self) -> None:
-        if self.m < 1:
-            raise UsageError(f"top-m acceptance: got m = {self.m}, expected 1 or more")
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
         """Return the model's own token if drafted, else the first candidate of the top m, else the model's own."""
@@ -160,9 +154,7 @@ def draw_draft(row: Logits, temperature: float, ids: Sequence[int], key: bytes =
     """
     n = min(_N_LIKELIEST, row.size)
     best = np.sort(np.argpartition(row, row.size - n)[row.size - n :]).astype(np.int64)
-    scaled = row[best].astype(np.float64) / temperature
-    weights = np.exp(scaled - scaled.max())
-    q = weights / weights.sum()
+    q = _softmax(row[best], temperature)
     digest = hashlib.blake2b(np.asarray(ids, np.int64).tobytes(), digest_size=8, key=key).digest()
     at = np.random.default_rng(int.from_bytes(digest, "little")).random()
     chosen = min(int(np.searchsorted(np.cumsum(q), at, side="right")), n - 1)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,32 +105,25 @@ class AcrossWords(Translation):
         return (self.text(ids[:at]), tuple(ids[at:])) if n_left == 0 else (self.text(ids), ())
 
     def reader(self, word: Sequence[int] = (), *, is_start: bool = False) -> Reader:
-        kinds: dict[str, Callable[..., Reader]] = {
-            "words": _WordReader,
-            "tokens": _TokenReader,
-            "direct": _DirectReader,
-        }
-        return kinds[self._mode](of=self, word=tuple(word), drops_space=is_start and self._starts_bare)
+        kind = _WordReader if self._mode == "words" else _TokenReader
+        return kind(of=self, word=tuple(word), drops_space=is_start and self._starts_bare)
 
     def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
         ids: list[int] = []
         places: list[int] = []
-        for at, run, made in self._pieces(tokens):
-            if run[0] < self._target.special.eot:
-                alone = {span: at + i for i, span in enumerate(_spans(self._target.ranks[token] for token in run))}
-                found = [alone.get(span, -1) for span in _spans(self._draft.ranks[id_] for id_ in made)]
-            else:
-                found = [at + i for i, token in enumerate(run) if token in self._to_draft]
-            ids, places = [*ids, *made], [*places, *found]
-        return ids, places
-
-    def _pieces(self, tokens: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
-        """Text and what is none, in turn: where it begins, its tokens, and the draft's ids of them."""
         at = 0
         for is_text, group in itertools.groupby(tokens, lambda token: token < self._target.special.eot):
             run = list(group)
-            yield at, run, self._spelt(self._target.decode_bytes(run)) if is_text else self.text(run)
+            if is_text:
+                made = self._spelt(self._target.decode_bytes(run))
+                alone = {span: at + i for i, span in enumerate(_spans(self._target.ranks[token] for token in run))}
+                places += [alone.get(span, -1) for span in _spans(self._draft.ranks[id_] for id_ in made)]
+            else:
+                made = self.text(run)
+                places += [at + i for i, token in enumerate(run) if token in self._to_draft]
+            ids += made
             at += len(run)
+        return ids, places
 
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._alone is None:
@@ -279,6 +272,8 @@ class _WordReader(_AcrossReader):
 
 
 class _TokenReader(_AcrossReader):
+    """Without runs, as in the mode direct, every token is itself or ends the draft."""
+
     def finish(self) -> None:
         """See `Reader.finish`. Whether a token is drafted may not depend on what it might have become."""
         if not self.is_ended:
@@ -353,12 +348,6 @@ class _TokenReader(_AcrossReader):
             else None
             for drawn in self.pending_drawn
         ]
-
-
-class _DirectReader(_TokenReader):
-    def _take(self, *, is_over: bool) -> None:
-        while self.pending and not self.is_ended:
-            self._direct({})
 
 
 def _spans(pieces: Iterable[bytes]) -> list[tuple[int, int]]:

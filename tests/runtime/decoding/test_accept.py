@@ -103,8 +103,6 @@ def test_top_m_keeps_the_first_draft_of_the_m_likeliest() -> None:
     assert choose(TopM(m=3), Candidate(token=3), Candidate(token=2), Candidate(token=1)) == 2
     assert choose(TopM(m=3), Candidate(token=2), Candidate(token=0)) == 0, "the model's own when it is drafted"
     assert choose(TopM(m=5), Candidate(token=4)) == 0, "never what the rules forbid"
-    with pytest.raises(UsageError, match="top-m"):
-        TopM(m=0)
 
 
 def test_typical_keeps_what_is_above_its_threshold() -> None:
