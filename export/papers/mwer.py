@@ -62,21 +62,10 @@ class MwerPlan(Plan):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rated:
-    """A hypothesis: what the model's own tokens add to its log-probability, its word errors, and of each token that a
-    head gave the row of `hidden` it was given from, the head, and the token. hidden: f32 [n_rows, n_text_state]."""
-
-    own_logprob: float
-    n_errors: int
-    given: tuple[tuple[int, int, int], ...]
-    hidden: F32
-
-
-@dataclass(frozen=True, kw_only=True)
 class NBest(HiddenText):
-    """A window's hypotheses, beside the target's own text."""
+    """A window's hypotheses with their word errors, beside the target's own text."""
 
-    hypotheses: tuple[Rated, ...]
+    hypotheses: tuple[tuple[Emitted, int], ...]
 
 
 class NetGuesses:
@@ -138,9 +127,7 @@ def nbest_lists(
         finally:
             engine.release(state)
         yield NBest(
-            hypotheses=tuple(
-                _rated(one, len(prompt), edit_distance(words, _words(target, one.tokens))) for one in found
-            ),
+            hypotheses=tuple((one, edit_distance(words, _words(target, one.tokens))) for one in found),
             ids=(*prompt, *own.tokens, special.eot),
             n_prompt=len(prompt),
             hidden=recorder.rows.astype(np.float16),
@@ -154,19 +141,11 @@ def _words(target: Target, ids: Sequence[int]) -> list[str]:
     return re.findall(r"\w+(?:'\w+)?", text.lower())
 
 
-def _rated(one: Emitted, n_prompt: int, n_errors: int) -> Rated:
-    own = sum(logprob for logprob, emitter in zip(one.logprobs, one.emitters, strict=True) if not emitter)
-    given = tuple(
-        (n_prompt + j - emitter - 1, emitter - 1, one.tokens[j]) for j, emitter in enumerate(one.emitters) if emitter
-    )
-    return Rated(own_logprob=own, n_errors=n_errors, given=given, hidden=one.hidden)
-
-
 class MwerTrainer(EarlyStopping[NBest, HeadNet]):
     """Fine-tuning in `folder`, which keeps `KIND-mwer.pt`, the resumable state.
 
-    places: of each token in the heads' vocabulary (`heads.token_table`). `figures`: expected word errors of a
-    held-out hypothesis and the cross-entropy, of the heads as they came and of those kept.
+    places: of each token in the heads' vocabulary (`token_table`). `figures`: expected word errors of a held-out
+    hypothesis, and the cross-entropy.
     """
 
     def __init__(
@@ -179,13 +158,12 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
         errors, entropy = self._terms(batch)
         return errors + self._plan.ce_weight * entropy
 
-    def judge(self) -> None:
-        self.net.eval()
-        with torch.no_grad():
-            errors, entropy = (float(term) for term in self._terms(self.held, centred=False))
-        found = [errors, entropy]
-        if self.keep(errors + self._plan.ce_weight * entropy):
-            self.figures = [*(self.figures[:2] or found), *found]
+    def measure(self, batch: Sequence[NBest]) -> tuple[Tensor, Tensor]:
+        return torch.stack(self._terms(batch, centred=False)), torch.tensor(len(batch))
+
+    def judgement(self, means: Tensor) -> tuple[float, list[float]]:
+        errors, entropy = means.tolist()
+        return errors + self._plan.ce_weight * entropy, [errors, entropy]
 
     def _terms(self, batch: Sequence[NBest], *, centred: bool = True) -> tuple[Tensor, Tensor]:
         """Expected word errors and the heads' mean cross-entropy, means over the lists."""
@@ -198,24 +176,22 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
 
     def _expected(self, one: NBest, features: Tensor | None, *, centred: bool) -> Tensor:
         """Word errors that a hypothesis drawn from the list has, less the list's mean where `centred`."""
-        scores = torch.stack([self._score(rated, features) for rated in one.hypotheses])
-        wrong = torch.tensor([float(rated.n_errors) for rated in one.hypotheses])
+        scores = torch.stack([self._score(found, one.n_prompt, features) for found, _ in one.hypotheses])
+        wrong = torch.tensor([float(n_errors) for _, n_errors in one.hypotheses])
         return (F.softmax(scores, 0) * (wrong - wrong.mean() if centred else wrong)).sum()
 
-    def _score(self, rated: Rated, features: Tensor | None) -> Tensor:
-        """The log-probability of a hypothesis."""
-        total = torch.tensor(rated.own_logprob)
-        if not rated.given:
+    def _score(self, found: Emitted, n_prompt: int, features: Tensor | None) -> Tensor:
+        """The log-probability of a hypothesis: of each token that of whoever gave it (eq. 12)."""
+        emitters = np.array(found.emitters)
+        total = torch.tensor(float(np.array(found.logprobs)[emitters == 0].sum()))
+        if not emitters.any():
             return total
-        at, heads, tokens = (np.array(column) for column in zip(*rated.given, strict=True))
-        rows = self.net.rows(torch.as_tensor(rated.hidden)[None], features)[0, torch.as_tensor(at)]
-        for head in np.unique(heads).tolist():
-            mine = heads == head
-            places = torch.as_tensor(self._places[tokens[mine]])
-            total = (
-                total
-                + F.log_softmax(self.net.logits(rows[torch.as_tensor(mine)], head), -1).gather(1, places[:, None]).sum()
-            )
+        rows = self.net.rows(torch.as_tensor(found.hidden)[None], features)[0]
+        for emitter in sorted(set(found.emitters) - {0}):
+            at = np.flatnonzero(emitters == emitter)
+            logits = self.net.logits(rows[torch.as_tensor(n_prompt + at - emitter - 1)], emitter - 1)
+            places = torch.as_tensor(self._places[np.array(found.tokens)[at]])
+            total = total + F.log_softmax(logits, -1).gather(1, places[:, None]).sum()
         return total
 
 
@@ -244,7 +220,7 @@ def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> R
         trainer = MwerTrainer(plan, net, lists, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
     trainer.run_or_go_on(f"fine-tune {given.spec.kind}", course.notify, course.device)
     write_heads(out, trainer.best, tokens)
-    before, entropy_before, after, entropy_after = trainer.figures
+    (before, entropy_before), (after, entropy_after) = trainer.first, trainer.figures
     return Report(
         f"{out}: {len(trainer.train)} windows, {trainer.step} steps; held out, expected word errors of a hypothesis "
         f"{before:.3f}, then {after:.3f}; cross-entropy {entropy_before:.3f}, then {entropy_after:.3f}"

@@ -62,16 +62,16 @@ class HeadPlan(Plan):
 
 
 class Counted(NamedTuple):
-    """Of a head over a batch: the mean loss, right best guesses, guesses."""
+    """Of a head over a batch: the mean loss, the share of right best guesses, guesses."""
 
     loss: Tensor
-    n_right: Tensor
+    right: Tensor
     n: Tensor
 
 
-def vocabulary_of(texts: Sequence[HiddenText], extra: Sequence[int] = ()) -> list[int]:
-    """The tokens that heads can guess: those that were ever said, and `extra`; rising."""
-    return sorted({token for text in texts for token in text.ids[text.n_prompt :]} | set(extra))
+def vocabulary_of(texts: Sequence[HiddenText]) -> list[int]:
+    """The tokens that heads can guess: those that were ever said; rising."""
+    return sorted({token for text in texts for token in text.ids[text.n_prompt :]})
 
 
 def token_table(tokens: Sequence[int], n_vocab: int) -> NDArray[np.int64]:
@@ -85,7 +85,8 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
     """Training in `folder`, which keeps `KIND.pt`, the resumable state.
 
     places: of each token in the heads' vocabulary (`token_table`); decoder: the target's, where its last layer is
-    `net.last` and learns too: then the model's own next token is the first in losses and `hit_rates`.
+    `net.last` and learns too. `figures`: the share of right best guesses, by head; with a decoder the model's own next
+    token comes first, there and in losses.
     """
 
     def __init__(
@@ -102,26 +103,15 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
         path = folder / f"{plan.kind}{'-unfrozen' if plan.unfreezes_last else ''}.pt"
         super().__init__(plan, net, samples, path, optimizer=plan.optimizer, slow=net.slow, beside=decoder)
 
-    @property
-    def hit_rates(self) -> list[float]:
-        """The share of right best guesses on held-out texts, by head, of the weights kept."""
-        return self.figures
-
     def loss(self, batch: Sequence[HiddenText]) -> Tensor:
         return self._weighed(torch.stack([one.loss for one in self.losses(batch)]))
 
-    def judge(self) -> None:
-        self.net.eval()
-        total, right, count = (torch.zeros(()) for _ in range(3))
-        with torch.no_grad():
-            for at in range(0, len(self.held), self.plan.n_batch):
-                found = self.losses(self.held[at : at + self.plan.n_batch])
-                losses, n_right, n = (torch.stack(column).float() for column in zip(*found, strict=True))
-                total, right, count = total + losses * n, right + n_right, count + n
-                self.tick()
-        loss = float(self._weighed(total / count.clamp(min=1)))
-        if self.keep(loss):
-            self.figures = (right / count.clamp(min=1)).tolist()
+    def measure(self, batch: Sequence[HiddenText]) -> tuple[Tensor, Tensor]:
+        losses, right, n = (torch.stack(column) for column in zip(*self.losses(batch), strict=True))
+        return torch.stack([losses, right]), n
+
+    def judgement(self, means: Tensor) -> tuple[float, list[float]]:
+        return float(self._weighed(means[0])), means[1].tolist()
 
     def _weighed(self, losses: Tensor) -> Tensor:
         """The heads' losses [n_heads] as one."""
@@ -155,7 +145,7 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
         loss = F.cross_entropy(logits, said)
         if self.plan.kl_weight:
             loss = loss + self.plan.kl_weight * divergence(logits, decoder.logits(own[wanted]))
-        return hidden, Counted(loss, (logits.detach().argmax(-1) == said).sum(), wanted.sum())
+        return hidden, _counted(loss, logits, said)
 
 
 def rows_and_labels(texts: Sequence[HiddenText], places: NDArray[np.int64], n_heads: int) -> tuple[Tensor, Tensor]:
@@ -198,9 +188,13 @@ def losses_of_heads(
             has_row = there.abs().sum(-1) > 0
             target = there[has_row] @ net.get_buffer("vocabulary").T
             loss = loss + kl_weight * divergence(logits[has_row], target)
-        n_right = (logits.detach().argmax(-1) == said).sum()
-        found.append(Counted(torch.nan_to_num(loss), n_right, wanted.sum()))  # of no rows at all
+        found.append(_counted(loss, logits, said))
     return found
+
+
+def _counted(loss: Tensor, logits: Tensor, said: Tensor) -> Counted:
+    right = (logits.detach().argmax(-1) == said).float().mean()
+    return Counted(torch.nan_to_num(loss), torch.nan_to_num(right), torch.tensor(len(said)))  # NaN of no rows at all
 
 
 def divergence(logits: Tensor, target: Tensor) -> Tensor:
@@ -211,7 +205,7 @@ def divergence(logits: Tensor, target: Tensor) -> Tensor:
 
 def _report(out: Path, trainer: HeadTrainer, n_tokens: int) -> Report:
     """What is said of heads that can guess `n_tokens` tokens."""
-    rates, new = trainer.hit_rates, ""
+    rates, new = trainer.figures, ""
     if trainer.plan.unfreezes_last:
         agreement, *rates = rates
         new = f"; a new model: its own next token is the target's in {agreement:.1%}, and its text may differ"

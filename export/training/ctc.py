@@ -120,7 +120,7 @@ class HeadNet(nn.Module):
 
 
 class CtcTrainer(EarlyStopping[Window, HeadNet]):
-    """Training in `folder`, which keeps `ctc.pt`, the resumable state; `figures` are the held-out losses."""
+    """Training in `folder`, which keeps `ctc.pt`, the resumable state."""
 
     def __init__(self, plan: CtcPlan, windows: Sequence[Window], folder: Path, n_parts: int = 1) -> None:
         self.plan = plan
@@ -131,16 +131,8 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
     def loss(self, batch: Sequence[Window]) -> Tensor:
         return _loss(self.net, batch, self.plan.times)
 
-    def judge(self) -> None:
-        self.net.eval()
-        with torch.no_grad():
-            parts = [self.held[at : at + 16] for at in range(0, len(self.held), 16)]
-            loss = 0.0
-            for part in parts:
-                loss += float(self.loss(part)) * len(part) / len(self.held)
-                self.tick()
-        self.figures.append(loss)
-        self.keep(loss)
+    def measure(self, batch: Sequence[Window]) -> tuple[Tensor, Tensor]:
+        return self.loss(batch)[None], torch.tensor(len(batch))
 
 
 def spelt(net: HeadNet, window: Window) -> bytes:

@@ -111,8 +111,8 @@ class Teacher(nn.Module):
 class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
     """Training in `folder`, which keeps `draft.pt`, the resumable state.
 
-    teacher: None where there is only the target's text to learn from. `figures` are the share of the held-out tokens
-    that are the draft's likeliest behind the ones before, with the weights of the beginning and with those kept.
+    teacher: None where there is only the target's text to learn from. `figures`: the share of the held-out tokens that
+    are the draft's likeliest behind the ones before.
     """
 
     def __init__(
@@ -124,19 +124,12 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
     def loss(self, batch: Sequence[DraftText]) -> Tensor:
         return self._losses(batch)[0]
 
-    def judge(self) -> None:
-        self.net.eval()
-        total = right = count = 0.0
-        with torch.no_grad():
-            for at in range(0, len(self.held), self.plan.n_batch):
-                loss, n_right, n = self._losses(self.held[at : at + self.plan.n_batch])
-                total, right, count = total + float(loss) * n, right + n_right, count + n
-                self.tick()
-        if self.keep(total / count):
-            self.figures = [*(self.figures[:1] or [right / count]), right / count]
+    def measure(self, batch: Sequence[DraftText]) -> tuple[Tensor, Tensor]:
+        loss, right, n = self._losses(batch)
+        return torch.stack([loss, right]), n
 
-    def _losses(self, texts: Sequence[DraftText]) -> tuple[Tensor, int, int]:
-        """Loss a token, tokens that are the likeliest, and tokens."""
+    def _losses(self, texts: Sequence[DraftText]) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss a token, the share of tokens that are the likeliest, and tokens."""
         longest = max(len(text.ids) for text in texts)
         ids = np.zeros((len(texts), longest), np.int64)
         labels = np.full((len(texts), longest), IGNORE, np.int64)
@@ -161,8 +154,8 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
             loss = loss + self.plan.kl_weight * F.kl_div(
                 log_probs[where], known, reduction="batchmean", log_target=True
             )
-        n_right = int((log_probs.detach().argmax(-1) == said[wanted]).sum())
-        return loss, n_right, int(wanted.sum())
+        right = (log_probs.detach().argmax(-1) == said[wanted]).float().mean()
+        return loss, right, wanted.sum()
 
 
 def train_draft(
@@ -218,7 +211,7 @@ def train_draft(
         else:
             target_id = target.manifest.source.id
             write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target_id)
-    before, after = trainer.figures
+    (before,), (after,) = trainer.first, trainer.figures
     shared = ", with the target's encoder" if shares else ""
     note = (
         f"{out}: a draft whose tokens are right so rarely will not save time: more audio and more voices are needed, "

@@ -41,7 +41,7 @@ _EPOCHS, _FEWEST_STEPS = 4, 25  # between two judgements, where the plan's are m
 _WARM_UPS = 3  # the shortest training: CTC's loss first stands still for a while
 _PARTS, _COUNTS = (
     ("net", "best", "optimizer"),
-    ("step", "n_worse", "best_loss", "best_step", "n_skipped", "figures"),
+    ("step", "n_worse", "best_loss", "best_step", "n_skipped", "first", "figures"),
 )  # of the state on disk
 _SLOW = 0.1  # of the rate, for parameters that know much
 
@@ -61,10 +61,8 @@ def split(samples: Sequence[T]) -> tuple[list[T], list[T]]:
 
     Raises UsageError for too few windows.
     """
-    train: list[T] = []
-    held: list[T] = []
-    for sample in samples:
-        (held if sample.source % _HELD_OUT == _HELD_OUT - 1 else train).append(sample)
+    train = [sample for sample in samples if sample.source % _HELD_OUT != _HELD_OUT - 1]
+    held = [sample for sample in samples if sample.source % _HELD_OUT == _HELD_OUT - 1]
     if not train or not held:
         n_windows = len({sample.source for sample in samples})
         raise UsageError(f"{n_windows} windows to train on, expected at least {_HELD_OUT}; {LEFT_OUT}")
@@ -119,6 +117,7 @@ class EarlyStopping(ABC, Generic[T, N]):
 
     `best` is the weights to use, those at the beginning among them. optimizer: a name of `OPTIMIZERS`; slow: parameters
     that learn at a tenth of the rate, because they know much; beside: frozen nets that the loss needs, None for none.
+    `figures` are what is worth telling of the weights kept, `first` the same of those at the beginning.
 
     Raises UsageError for too few windows.
     """
@@ -149,6 +148,7 @@ class EarlyStopping(ABC, Generic[T, N]):
         self.best_loss = self.held_loss = math.inf
         self._losses_since: list[float] = []  # of the steps since the last judgement
         self._device = torch.device("cpu")
+        self.first: list[float] = []
         self.figures: list[float] = []
         self.tick: Callable[[], object] = lambda: None  # shows that a judgement goes on
 
@@ -163,8 +163,13 @@ class EarlyStopping(ABC, Generic[T, N]):
         """What a step lowers. Tensors made here are on the device, but for those of `from_numpy`."""
 
     @abstractmethod
-    def judge(self) -> None:
-        """Measure the held-out loss and hand it to `keep`; `figures` may remember what is worth telling. As `loss`."""
+    def measure(self, batch: Sequence[T]) -> tuple[Tensor, Tensor]:
+        """Means over held-out samples [k], and the numbers that they are of, [k] or one for all. As `loss`."""
+
+    def judgement(self, means: Tensor) -> tuple[float, list[float]]:
+        """The held-out loss and `figures`, of the means [k] over all that is held out."""
+        loss, *figures = means.tolist()
+        return loss, figures
 
     def move(self, device: str) -> None:
         """Train on this device. The weights to use, and the state on disk, are the CPU's."""
@@ -196,8 +201,7 @@ class EarlyStopping(ABC, Generic[T, N]):
                 self.advance()
                 report(self.step)
                 if self.step % self.every == 0 or self.step >= self._course.steps:
-                    with self._device:
-                        self.judge()
+                    self.judge()
                     self._note(time.monotonic() - started, self.step - first, say)
                     self.save()
             if stops:
@@ -259,8 +263,7 @@ class EarlyStopping(ABC, Generic[T, N]):
                 if self.path.is_file():
                     notify(f"{self.path}: was saved with other options or other audio, so the training begins anew")
                 self.curve.unlink(missing_ok=True)
-                with self._device:
-                    self.judge()
+                self.judge()
             with Progress(self._course.steps, "steps", title, every_s=EVERY_S) as progress:
                 self.tick = lambda: progress.update(0)
                 self.run(progress.update_to, notify)
@@ -291,15 +294,22 @@ class EarlyStopping(ABC, Generic[T, N]):
             self.n_skipped += 1
         self.step += 1
 
-    def keep(self, loss: float) -> bool:
-        """Keep the weights if the held-out `loss` has fallen; whether it has."""
-        self.held_loss = loss
-        if not loss < self.best_loss:  # NaN too
+    def judge(self) -> None:
+        """Measure the held-out loss, and keep the weights if it has fallen."""
+        self.net.eval()
+        total = count = torch.zeros(())
+        with torch.no_grad(), self._device:
+            for at in range(0, len(self.held), self._course.n_batch):
+                means, n = (value.cpu().double() for value in self.measure(self.held[at : at + self._course.n_batch]))
+                total, count = total + means * n, count + n
+                self.tick()
+        self.held_loss, figures = self.judgement(total / count.clamp(min=1))
+        if not self.held_loss < self.best_loss:  # NaN too
             self.n_worse += 1
-            return False
-        self.best_loss, self.n_worse, self.best_step = loss, 0, self.step
+            return
+        self.best_loss, self.n_worse, self.best_step = self.held_loss, 0, self.step
+        self.figures, self.first = figures, self.first or figures
         self.best.load_state_dict(self.net.state_dict())
-        return True
 
     def save(self) -> None:
         """Replace the state on disk. Raises OSError."""

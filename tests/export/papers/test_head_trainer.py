@@ -59,7 +59,7 @@ def test_every_kind_learns(kind: str, tmp_path: Path) -> None:
     before = made.best_loss
     made.run(lambda step: None)
     assert made.step == 60 and made.best_loss < 0.6 * before
-    assert made.hit_rates[0] > 0.3  # of 21 tokens
+    assert made.figures[0] > 0.3  # of 21 tokens
 
 
 def test_a_head_is_taught_the_tokens_behind_the_next(tmp_path: Path) -> None:

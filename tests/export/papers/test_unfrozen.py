@@ -71,7 +71,7 @@ def test_the_model_itself_and_its_heads_learn_and_the_layers_below_stay(tmp_path
     before = {name: value.clone() for name, value in made.net.last.named_parameters()}
     losses = [float(one.loss.detach()) for one in made.losses(made.held)]
     made.run(lambda step: None)
-    assert len(made.hit_rates) == 3
+    assert len(made.figures) == 3
     for was, now in zip(losses, made.losses(made.held), strict=True):
         assert float(now.loss.detach()) < 0.8 * was
     assert any(not torch.equal(value, before[name]) for name, value in made.net.last.named_parameters())
