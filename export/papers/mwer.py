@@ -10,7 +10,7 @@ heads' cross-entropy on that text keeps them from forgetting. Every tenth window
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specedge.errors import UsageError
+from specedge.runtime.bundle.manifest import SAMPLE_RATE_HZ
 from specedge.runtime.decoding.beam import BeamOptions
 from specedge.runtime.decoding.passes import alone
-from specedge.runtime.papers.grouped_beam import Emitted, groups
+from specedge.runtime.papers.grouped_beam import Emitted, Guess, groups
 from specedge.runtime.text.words import edit_distance
 
 from ..checkpoint import open_checkpoint, open_heads
@@ -68,72 +69,52 @@ class NBest(HiddenText):
     hypotheses: tuple[tuple[Emitted, int], ...]
 
 
-class NetGuesses:
-    """A `HeadNet` in the place of `runtime.engine.heads.HeadsPass`. tokens: of the net's vocabulary."""
+def guesses_of(net: HeadNet, tokens: Sequence[int], features: F32) -> Guess:
+    """What the heads of `net`, whose vocabulary is `tokens`, say in a window with this encoder output."""
+    heard = torch.from_numpy(np.ascontiguousarray(features))[None] if net.block is not None else None
+    known = np.array(tokens, np.int64)
 
-    def __init__(self, net: HeadNet, tokens: Sequence[int]) -> None:
-        self._net, self._tokens = net.eval(), np.array(tokens, np.int64)
-        self.n_heads = net.n_heads
-        self._features: Tensor | None = None
-
-    def begin(self, features: F32, n_heard: int | None = None) -> None:
-        """A new window, by its encoder output, of which the first `n_heard` rows are looked at."""
-        heard = torch.from_numpy(np.ascontiguousarray(features[:n_heard]))[None]
-        self._features = heard if self._net.block is not None else None
-
-    def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
+    def guess(hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
         with torch.no_grad():
-            rows = hidden if self._features is not None else hidden[-1:]
-            last = self._net.rows(torch.from_numpy(np.ascontiguousarray(rows))[None], self._features)[0, -1:]
-            shares = torch.cat([F.softmax(self._net.logits(last, head), -1) for head in range(self.n_heads)])
-            probs, places = shares.topk(min(n_choices, len(self._tokens)))
-        return self._tokens[places.numpy()], probs.numpy()
+            rows = hidden if heard is not None else hidden[-1:]
+            last = net.rows(torch.from_numpy(np.ascontiguousarray(rows))[None], heard)[0, -1:]
+            shares = torch.cat([F.softmax(net.logits(last, head), -1) for head in range(net.n_heads)])
+            probs, places = shares.topk(min(n_choices, len(known)))
+        return known[places.numpy()], probs.numpy()
+
+    return guess
 
 
-def nbest_lists(
-    windows: Iterable[F32],
-    target: Target,
-    heads: NetGuesses,
-    plan: MwerPlan,
-    report: Callable[[float], None],
-    most_s: float,
-) -> Iterator[NBest]:
-    """Lists of the windows whose own text the target is sure of, of `most_s` of audio; `report` gets the seconds
-    done."""
+def nbest_of(
+    target: Target, samples: F32, source: int, net: HeadNet, tokens: Sequence[int], plan: MwerPlan
+) -> NBest | None:
+    """The list of a window, which is number `source`; None where the target is not sure of its own text."""
     manifest, special, engine = target.manifest, target.manifest.tokens, target.engine
     rules = target.options().rules
-    done_s = 0.0
-    for number, samples in enumerate(windows):
-        if done_s >= most_s:
-            return
-        heard = target.encode(samples)
-        recorder = RowRecorder()
-        prompt, own = target.say(heard, target.language_of(heard), recorder=recorder)
-        done_s += len(samples) / 16000
-        report(done_s)
-        if recorder.rows is None or not target.is_sure(own):
-            continue
-        words = _words(target, own.tokens)
-        heads.begin(heard.hidden)
-        limit = min(manifest.dims.n_text_ctx // 2, manifest.dims.n_text_ctx + 1 - len(prompt))
-        search = BeamOptions(
-            beam_size=plan.beam_size, tau=plan.tau, limit=limit, useless=rules.forbidden | {special.eot}
-        )
-        state = engine.start(heard, keeps_hidden=True)
-        try:
-            row = engine.forward(state, prompt, [len(prompt) - 1])[0]
-            engine.commit(state, len(prompt))
-            found = alone(engine, groups(engine, state, row, rules, heads.guess, search, lambda *_: None))
-        finally:
-            engine.release(state)
-        yield NBest(
-            hypotheses=tuple((one, edit_distance(words, _words(target, one.tokens))) for one in found),
-            ids=(*prompt, *own.tokens, special.eot),
-            n_prompt=len(prompt),
-            hidden=recorder.rows.astype(np.float16),
-            features=whole_window(heard).astype(np.float16),
-            source=number,
-        )
+    heard = target.encode(samples)
+    recorder = RowRecorder()
+    prompt, own = target.say(heard, target.language_of(heard), recorder=recorder)
+    if recorder.rows is None or not target.is_sure(own):
+        return None
+    limit = min(manifest.dims.n_text_ctx // 2, manifest.dims.n_text_ctx + 1 - len(prompt))
+    search = BeamOptions(beam_size=plan.beam_size, tau=plan.tau, limit=limit, useless=rules.forbidden | {special.eot})
+    guess = guesses_of(net, tokens, heard.hidden)
+    state = engine.start(heard, keeps_hidden=True)
+    try:
+        row = engine.forward(state, prompt, [len(prompt) - 1])[0]
+        engine.commit(state, len(prompt))
+        found = alone(engine, groups(engine, state, row, rules, guess, search, lambda *_: None))
+    finally:
+        engine.release(state)
+    words = _words(target, own.tokens)
+    return NBest(
+        hypotheses=tuple((one, edit_distance(words, _words(target, one.tokens))) for one in found),
+        ids=(*prompt, *own.tokens, special.eot),
+        n_prompt=len(prompt),
+        hidden=recorder.rows.astype(np.float16),
+        features=whole_window(heard).astype(np.float16),
+        source=source,
+    )
 
 
 def _words(target: Target, ids: Sequence[int]) -> list[str]:
@@ -213,10 +194,15 @@ def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> R
         net.load_named(given.weights)
         torch.set_num_threads(course.n_threads)
         bundle = bundle_of(course.source, course.work)
+        target, found, done_s = course.target(bundle), list[NBest | None](), 0.0
         with course.progress("search") as progress:
-            windows, target = course.windows(bundle, plan.seed), course.target(bundle)
-            found = nbest_lists(windows, target, NetGuesses(net, tokens), plan, progress.update_to, course.hours * 3600)
-            lists = list(found)
+            for number, samples in enumerate(course.windows(bundle, plan.seed)):
+                found.append(nbest_of(target, samples, number, net.eval(), tokens, plan))
+                done_s += len(samples) / SAMPLE_RATE_HZ
+                progress.update_to(done_s)
+                if done_s >= course.hours * 3600:
+                    break
+        lists = [one for one in found if one is not None]
         trainer = MwerTrainer(plan, net, lists, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
     trainer.run_or_go_on(f"fine-tune {given.spec.kind}", course.notify, course.device)
     write_heads(out, trainer.best, tokens)
