@@ -22,6 +22,12 @@ from ..decoder_graph import PROJECTION, VOCABULARY
 from ..heads import BLOCK
 from ..layers import Weights
 
+_HEADS = {
+    "mtp-latent": "latent_heads.{}",
+    "mtp-projection": "projection_heads.{}",
+    "medusa-linear": "medusa_heads.{}.0.linear",
+    "medusa-block": "medusa_heads.{}.0.linear",
+}
 IGNORE = -100  # the label of what is not to be learned, as torch's losses have it
 
 
@@ -78,16 +84,11 @@ class HeadNet(nn.Module):
         d = vocabulary.shape[1]
         self.block = block if kind == BLOCK_KIND else None
         self.last: nn.Module | None = None
-        self.maps = nn.ModuleList()
-        self.matrices = nn.ParameterList()
-        for _ in range(n_heads):
-            if kind == "mtp-projection":
-                self.matrices.append(nn.Parameter(vocabulary.clone()))
-                continue
-            one = nn.Linear(d, d, bias=kind != "mtp-latent")
-            with torch.no_grad():
-                one.weight.copy_(torch.eye(d) if kind == "mtp-latent" else torch.zeros(d, d))
-            self.maps.append(one)
+        start = {"mtp-latent": torch.eye(d), "mtp-projection": vocabulary}.get(kind, torch.zeros(d, d))
+        self.maps = nn.ModuleList(nn.Linear(d, len(start), bias=not kind.startswith("mtp")) for _ in range(n_heads))
+        with torch.no_grad():
+            for one in self.maps:
+                one.weight.copy_(start)
 
     def unfreeze(self, decoder: DraftNet) -> None:
         """Let the last layer of the decoder learn, and no other part of it."""
@@ -108,9 +109,9 @@ class HeadNet(nn.Module):
 
     def logits(self, rows: Tensor, head: int) -> Tensor:
         """Of one head, [N, n_tokens], for rows [N, d]."""
+        mapped: Tensor = self.maps[head](rows)
         if self.kind == "mtp-projection":
-            return rows @ self.matrices[head].T
-        mapped = self.maps[head](rows)
+            return mapped
         if self.kind != "mtp-latent":
             mapped = rows + F.silu(mapped)
         return mapped @ self.get_buffer("vocabulary").T
@@ -124,11 +125,8 @@ class HeadNet(nn.Module):
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights under the canonical names of `export.heads`."""
         for i, one in enumerate(self.maps):
-            name = f"latent_heads.{i}" if self.kind == "mtp-latent" else f"medusa_heads.{i}.0.linear"
             for part, value in one.named_parameters():
-                yield f"{name}.{part}", value.detach()
-        for i, matrix in enumerate(self.matrices):
-            yield f"projection_heads.{i}.weight", matrix.detach()
+                yield f"{_HEADS[self.kind].format(i)}.{part}", value.detach()
         if self.block is not None:
             for name, value in self.block.named_parameters():
                 yield f"{BLOCK}.{name}", value.detach()
