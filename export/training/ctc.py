@@ -145,7 +145,10 @@ def spelt(net: HeadNet, window: Window) -> bytes:
 
 
 def _loss(net: HeadNet, batch: Sequence[Window], times: float) -> Tensor:
-    """CTC loss for each byte, mean over the windows, of one without text for each frame; and `times` that of times."""
+    """CTC loss for each byte, mean over the windows, of one without text for each frame; and `times` that of times.
+
+    A window with more bytes than frames has none.
+    """
     lengths = [len(window.features) for window in batch]
     features = torch.zeros(len(batch), max(lengths), batch[0].features.shape[1])
     for row, window in zip(features, batch, strict=True):
@@ -219,7 +222,7 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
     collect_features(course, bundle, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed, encoder=encoder)
     torch.set_num_threads(course.n_threads)
     n_parts = CHUNK_PARTS if isinstance(bundle.manifest.dims, ChunkDims) else 1
-    found = load_features(course.work, n_parts)
+    found = load_features(course.work)
     trainer = CtcTrainer(plan, found, course.work, n_parts)
     trainer.run_or_go_on("train", course.notify, course.device)
     with writing(out):

@@ -490,20 +490,15 @@ def collect_features(
     )
 
 
-def load_features(folder: Path, n_parts: int = 1) -> list[Window]:
-    """The windows that are kept, in order; those with more bytes than frames, of which a row is `n_parts`, are left
-    out. Raises OSError."""
+def load_features(folder: Path) -> list[Window]:
+    """The windows that are kept, in order. Raises OSError."""
     found = []
     for number, rows, arrays in _load(folder, "features"):
         for row, features in zip(rows, arrays["features"], strict=True):
-            n_frames, text = len(features), bytes.fromhex(row["text"])
-            n_doubled = sum(a == b for a, b in itertools.pairwise(text))  # between which CTC needs a blank
-            if len(text) + n_doubled <= n_parts * n_frames:
-                starts, ends = (tuple([at for at in row[kind] if at < n_frames]) for kind in ("starts", "ends"))
-                rough = bool(row["is_rough"])
-                found.append(
-                    Window(features=features, text=text, source=number, is_rough=rough, starts=starts, ends=ends)
-                )
+            starts, ends = (tuple([at for at in row[kind] if at < len(features)]) for kind in ("starts", "ends"))
+            text, is_rough = bytes.fromhex(row["text"]), row["is_rough"]
+            window = Window(features=features, text=text, source=number, is_rough=is_rough, starts=starts, ends=ends)
+            found.append(window)
     return found
 
 
