@@ -240,15 +240,14 @@ class EarlyStopping(ABC, Generic[T, N]):
     @property
     def ending(self) -> str:
         """How it ended, in words."""
-        found = f"stopped at step {self.step} of {self._course.steps}"
-        if self.step >= self._course.steps and self.best_step == self.step:
-            found = f"{self.step} steps, still getting better: more --steps may help"
-        elif self.step >= self._course.steps:
-            found = f"{self.step} steps"
-        elif self.n_worse:
-            found += ", because the held-out recordings gained nothing more"
-        kept = f"; the weights of step {self.best_step} are kept" if self.best_step != self.step else ""
-        return found + kept + self._skipped
+        found, steps = f"{self.step} steps", self._course.steps
+        if self.step < steps:
+            found = f"stopped at step {self.step} of {steps}, because the held-out recordings gained nothing more"
+        if self.best_step != self.step:
+            found += f"; the weights of step {self.best_step} are kept"
+        elif self.step >= steps:
+            found += ", still getting better: more --steps may help"
+        return found + self._skipped
 
     def run_or_go_on(self, title: str, notify: Callable[[str], None], device: str = "cpu") -> None:
         """Train to the end with a progress bar, from the saved state where there is one.

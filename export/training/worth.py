@@ -7,11 +7,11 @@ drafts is not counted, so `specedge bench` has the last word.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-
-import numpy as np
 
 from specedge.runtime.device import CostTable
 
@@ -44,16 +44,9 @@ class Worth:
 
 def right_tokens(tokens: Sequence[bytes], guess: bytes) -> list[bool]:
     """Of each token of a text whether `guess`, aligned with the text, spells all of it in one piece."""
-    said = b"".join(tokens)
-    piece = np.full(len(said), -1)
-    for number, block in enumerate(SequenceMatcher(None, said, guess, autojunk=False).get_matching_blocks()):
-        piece[block.a : block.a + block.size] = number
-    flags, at = [], 0
-    for token in tokens:
-        mine = piece[at : at + len(token)]
-        flags.append(bool(len(mine) and (mine == mine[0]).all() and mine[0] >= 0))
-        at += len(token)
-    return flags
+    blocks = SequenceMatcher(None, b"".join(tokens), guess, autojunk=False).get_matching_blocks()
+    ends = itertools.accumulate(map(len, tokens), initial=0)
+    return [any(one.a <= at and end <= one.a + one.size for one in blocks) for at, end in itertools.pairwise(ends)]
 
 
 def of_flags(texts: Sequence[Sequence[bool]], costs: CostTable) -> Worth:
@@ -61,14 +54,8 @@ def of_flags(texts: Sequence[Sequence[bool]], costs: CostTable) -> Worth:
     n_tokens = sum(map(len, texts))
     if not n_tokens:
         return Worth(share=0.0, tokens_per_pass=1.0, speed_up=1.0)
-    found = []
-    for length in range(LONGEST + 1):
-        n_passes = sum(_passes(flags, length) for flags in texts)
-        speed = n_tokens * costs.cost(1) / (n_passes * costs.cost(1 + length))
-        found.append((speed, n_tokens / n_passes))
-    speed_up, tokens_per_pass = max(found)
-    share = sum(map(sum, texts)) / n_tokens
-    return Worth(share=share, tokens_per_pass=tokens_per_pass, speed_up=speed_up)
+    n_passes = [sum(_passes(flags, length) for flags in texts) for length in range(LONGEST + 1)]
+    return _best(sum(map(sum, texts)) / n_tokens, [n_tokens / n for n in n_passes], costs)
 
 
 def _passes(flags: Sequence[bool], length: int) -> int:
@@ -84,11 +71,11 @@ def _passes(flags: Sequence[bool], length: int) -> int:
 
 def of_rates(rates: Sequence[float], costs: CostTable) -> Worth:
     """Of heads, each right so often whatever the one before it was."""
-    found = [(1.0, 1.0)]
-    tokens = chance = 1.0
-    for length, rate in enumerate(rates, 1):
-        chance *= rate
-        tokens += chance
-        found.append((tokens * costs.cost(1) / costs.cost(1 + length), tokens))
-    speed_up, tokens_per_pass = max(found)
-    return Worth(share=rates[0] if rates else 0.0, tokens_per_pass=tokens_per_pass, speed_up=speed_up)
+    chances = itertools.accumulate(rates, operator.mul)
+    return _best(rates[0], list(itertools.accumulate(chances, initial=1.0)), costs)
+
+
+def _best(share: float, tokens: Sequence[float], costs: CostTable) -> Worth:
+    """At the best length; `tokens`: of a pass, by the length of drafts, from none on."""
+    speed_up, n = max((n * costs.cost(1) / costs.cost(1 + length), n) for length, n in enumerate(tokens))
+    return Worth(share=share, tokens_per_pass=n, speed_up=speed_up)
