@@ -30,7 +30,6 @@ from specedge.runtime.device import DEFAULT_COSTS
 from specedge.runtime.options import BLOCK_KIND
 
 from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint
-from ..spec import Spec
 from ..speech_layouts import SpeechSpec
 from ..training.checkpoint_files import UNFROZEN, check_out, write_checkpoint
 from ..training.early_stopping import EarlyStopping, Plan, Report, writing
@@ -231,7 +230,6 @@ def train_heads(course: Course, out: Path, **plan_of: Any) -> Report:
     else:
         check_name(out)
     with open_checkpoint(course.source) as checkpoint:
-        _refuse_for_llm(plan, checkpoint.spec)
         plan = _fitting(plan, checkpoint, course)
         texts = heard_texts(course, bundle_of(course.source, course.work), plan.seed)
         tokens = vocabulary_of(texts)
@@ -252,27 +250,21 @@ def train_heads(course: Course, out: Path, **plan_of: Any) -> Report:
 
 
 def _fitting(plan: HeadPlan, checkpoint: Checkpoint, course: Course) -> HeadPlan:
-    """The plan as far as a checkpoint with a base head allows it."""
-    heads = checkpoint.spec.heads
-    if heads is None or not heads.replaces_base:
-        return plan
-    if plan.unfreezes_last:
+    """The plan as far as the checkpoint allows it. Raises UsageError for what it has no place for."""
+    heads, is_llm = checkpoint.spec.heads, isinstance(checkpoint.spec, SpeechSpec)
+    has_base_head = heads is not None and heads.replaces_base
+    if is_llm and plan.kind == BLOCK_KIND:
+        raise UsageError(f"--kind {BLOCK_KIND}: its layer attends to an encoder; for a speech LLM give mtp-latent")
+    if plan.unfreezes_last and (is_llm or has_base_head):
         raise UsageError(
-            f"--unfreeze-last-layer: a base head makes the logits of {course.source}; give a plain Whisper"
+            f"--unfreeze-last-layer: {course.source} is a speech LLM, or a base head makes its logits; give a plain "
+            "Whisper"
         )
+    if not has_base_head:
+        return plan
     if plan.kl_weight:
         course.notify(f"{course.source}: a base head makes its logits, so its texts are learned and not probabilities")
     return replace(plan, kl_weight=0.0)
-
-
-def _refuse_for_llm(plan: HeadPlan, spec: Spec) -> None:
-    """Raises UsageError for what has no counterpart in the decoder of a speech LLM."""
-    if not isinstance(spec, SpeechSpec):
-        return
-    if plan.kind == BLOCK_KIND:
-        raise UsageError(f"--kind {BLOCK_KIND}: its layer attends to an encoder; for a speech LLM give mtp-latent")
-    if plan.unfreezes_last:
-        raise UsageError("--unfreeze-last-layer: the layers of a speech LLM are not trained here; leave it out")
 
 
 def check_name(out: Path, given: Path | None = None) -> None:

@@ -122,7 +122,7 @@ def test_a_base_head_is_not_taken_for_the_models_own_logits(
     assert main([*arguments, "-o", str(tmp_path / "h.safetensors")]) == 0
     assert "its texts are learned and not probabilities" in capsys.readouterr().err
     assert main([*arguments, "-o", str(tmp_path / "new"), "--unfreeze-last-layer"]) == 2
-    assert "a base head makes the logits" in capsys.readouterr().err
+    assert "a base head makes its logits; give a plain Whisper" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_heads_of_a_speech_llm(
         (["--kind", "medusa-block"], "its layer attends to an encoder; for a speech LLM give mtp-latent"),
         (
             ["--kind", "mtp-latent", "--unfreeze-last-layer", "-o", str(tmp_path / "new")],
-            "the layers of a speech LLM are not trained here",
+            "is a speech LLM, or a base head makes its logits; give a plain Whisper",
         ),
     ):
         capsys.readouterr()
