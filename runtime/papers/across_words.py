@@ -38,7 +38,6 @@ from ..options import DrafterOptions
 from ..text.splitting import split
 from ..text.tokenizer import Tokenizer
 
-_MORE_RUNS = 64  # that were forgotten may be noted still
 _NO_RUNS: Mapping[tuple[int, ...], int] = {}
 
 
@@ -65,10 +64,8 @@ class AcrossWords(Translation):
         self._to_target = special_map(draft.special, target.special)
         self._to_draft = special_map(target.special, draft.special)
         self._byte_ids = {token: id_ for id_, token in enumerate(draft.ranks[:eot]) if len(token) == 1}
-        self._alone: dict[int, int] | None = None  # the target's id -> the draft's, made when first asked for
-        self._runs: dict[int, dict[tuple[int, ...], int]] = {}  # of the cache, by their first ids
-        self._n_noted = 0
-        self._note_all()
+        self._alone = {there: here for here, there in enumerate(self.direct) if there >= 0} | self._to_draft
+        self._note_runs()
 
     @property
     def share(self) -> float:
@@ -126,22 +123,20 @@ class AcrossWords(Translation):
         return ids, places
 
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self._alone is None:
-            self._alone = {there: here for here, there in enumerate(self.direct) if there >= 0} | self._to_draft
         return np.array([self._alone.get(id_, -1) for id_ in ids.tolist()], np.int64)
 
     def end(self, tokens: Sequence[int]) -> None:
         """Learn the target's tokens that the draft spells with several of its own, where runs become tokens."""
         if self._mode != "tokens":
             return
-        known = set(self.direct)
+        is_new = False
         for token in set(tokens):
-            if token < self._target.special.eot and token not in known and self._target.ranks[token]:
+            if token < self._target.special.eot and token not in self._alone and self._target.ranks[token]:
                 source = tuple(self._spelt(self._target.ranks[token]))  # of one token it would be known
+                is_new |= source not in self.runs(source[0])
                 self.cache.put(source, (token,))
-                self._note(source, token)
-        if self._n_noted > 2 * len(self.cache) + _MORE_RUNS:
-            self._note_all()
+        if is_new:
+            self._note_runs()
 
     def special(self, token: int) -> int:
         """The target's id of a special token of the draft, -1 for the end of the text and for what has none."""
@@ -186,17 +181,12 @@ class AcrossWords(Translation):
         """The runs that begin with `token`, and what each becomes; some may have been forgotten a while ago."""
         return self._runs.get(token, _NO_RUNS)
 
-    def _note(self, source: tuple[int, ...], token: int) -> None:
-        of_first = self._runs.setdefault(source[0], {})
-        self._n_noted += source not in of_first
-        of_first[source] = token
-
-    def _note_all(self) -> None:
-        """Note the runs that the cache remembers, and no others."""
-        self._runs, self._n_noted = {}, 0
+    def _note_runs(self) -> None:
+        """Note the runs that the cache remembers by their first ids, and no others."""
+        self._runs: dict[int, dict[tuple[int, ...], int]] = {}
         for source, target in self.cache.items():
             if len(target) == 1:
-                self._note(source, target[0])
+                self._runs.setdefault(source[0], {})[source] = target[0]
 
     def _spelt(self, data: bytes) -> list[int]:
         """Text of the target, which may break off within a character, in the draft's ids."""
