@@ -65,12 +65,12 @@ class AdapterOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """n places of a text, each with the same number of slots for tokens.
+    """n places of a text, each with the same number of slots for tokens, the first of which is what the target said.
 
     hidden f32 [n, n_state]: the draft's row, unchanged; vectors f32 [n, n_slots, n_state]: of the slots' tokens;
     used bool [n, n_slots]: slots that hold a token; rest f32 [n]: log of the summed exponentials of the draft's other
-    logits; logp f32 [n, n_slots], logp_rest f32 [n]: the target's; label i64 [n]: the slot of what the target said;
-    direct bool [n]: where the target's distribution is known.
+    logits; logp f32 [n, n_slots], logp_rest f32 [n]: the target's; direct bool [n]: where the target's distribution
+    is known.
     """
 
     hidden: Floats
@@ -79,7 +79,6 @@ class Batch:
     rest: Floats
     logp: Floats
     logp_rest: Floats
-    label: NDArray[np.int64]
     direct: NDArray[np.bool_]
 
 
@@ -88,7 +87,8 @@ class Adapter:
 
     def __init__(self, n_state: int, options: AdapterOptions | None = None) -> None:
         self.options = options or AdapterOptions()
-        self._start = self._first(n_state)
+        start = np.random.default_rng(self.options.seed).standard_normal((n_state, self.options.rank), np.float32)
+        self._start: Floats = start / np.float32(np.sqrt(n_state))
         self.trained = {"a": self._start.copy(), "b": np.zeros((self.options.rank, n_state), np.float32)}
         self.factors: tuple[Floats, Floats] = (self.trained["a"].copy(), self.trained["b"].copy())
         self._adam = Adam(self.trained, rate=self.options.rate)
@@ -128,11 +128,10 @@ class Adapter:
         q = np.exp(logq)
         apart = np.where(batch.used, logq - batch.logp, 0)
         divergence = (q * apart).sum(axis=1) + np.exp(logq_rest) * (logq_rest - batch.logp_rest)
-        places = np.arange(len(q))
-        spelt = -logq[places, batch.label]
+        spelt = -logq[:, 0]
         weight = np.where(batch.direct, 1, self.options.ngram_weight).astype(np.float32) / len(q)
         by_spelling = q.copy()
-        by_spelling[places, batch.label] -= 1
+        by_spelling[:, 0] -= 1
         by_logit = np.where(batch.direct[:, None], q * (apart - divergence[:, None]), by_spelling) * weight[:, None]
         by_row = np.matmul(by_logit[:, None, :].astype(np.float32), batch.vectors)[:, 0, :]
         loss = float((np.where(batch.direct, divergence, spelt) * weight).sum())
@@ -144,9 +143,3 @@ class Adapter:
         size = float(np.sqrt(max(np.trace((a.T @ a) @ (b @ b.T)), 0)))
         if size > _STRONGEST:
             b *= np.float32(_STRONGEST / size)
-
-    def _first(self, n_state: int) -> Floats:
-        rng = np.random.default_rng(self.options.seed)
-        drawn: Floats = rng.standard_normal((n_state, self.options.rank), np.float32)
-        drawn /= np.float32(np.sqrt(n_state))
-        return drawn

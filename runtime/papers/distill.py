@@ -332,7 +332,6 @@ class Course:
         names = ("hidden", "used", "rest", "logp", "logp_rest", "direct")
         return Batch(
             vectors=self._vectors_of(rows["ids"].astype(np.int64)),
-            label=np.zeros(len(rows), np.int64),
             **{name: rows[name] for name in names},
         )
 

@@ -25,7 +25,6 @@ def made(direct: bool | None, n: int = 4, seed: int = 0) -> Batch:
         rest=rng.standard_normal(n),
         logp=np.where(used, np.log(np.where(used, shares, 1) / whole[:, None]), 0),
         logp_rest=np.log(rest / whole),
-        label=np.zeros(n, np.int64),
         direct=rng.random(n) < 0.5 if direct is None else np.full(n, direct),
     )
 

@@ -82,7 +82,6 @@ def one_place(*, direct: bool, n: int = 1) -> Batch:
         rest=np.zeros(n, np.float32),
         logp=half,
         logp_rest=half[:, 0],
-        label=np.zeros(n, np.int64),
         direct=np.full(n, direct),
     )
 
