@@ -108,11 +108,26 @@ class Course:
         return Target(bundle, threads=self.n_threads, language=self.language, beam_size=self.beam_size)
 
     def windows(self, bundle: Bundle, seed: int, *, has_short: bool = False) -> Iterator[Float]:
-        """The audio in windows of `bundle`; `has_short`: every other one has 2 to 20 seconds at most."""
+        """The audio in windows of `bundle`, float32 at 16 kHz; has_short: every other one has 2 to 20 seconds at most.
+
+        A file that cannot be read is left out, with a line. Raises AudioError when there is no audio at all.
+        """
         n_samples, rng = bundle.manifest.n_samples, random.Random(f"lengths {seed}")
         short = (round(rng.uniform(*_SHORT_S) * RATE_HZ) if i % 2 else n_samples for i in itertools.count())
         lengths = (min(n, n_samples) for n in short) if has_short else itertools.repeat(n_samples)
-        return windows_of(self.audio, lengths, seed=seed, notify=self.notify)
+        files = expand_folders(self.audio, notify=self.notify, report=lambda error: self.notify(str(error)))
+        random.Random(f"windows {seed}").shuffle(files)
+        is_empty = True
+        for name in files:
+            try:
+                with open_audio(name) as stream:
+                    for window in _cut(stream, lengths):
+                        is_empty = False
+                        yield window
+            except AudioError as error:
+                self.notify(f"left out: {error}")
+        if is_empty:
+            raise AudioError("no audio to learn from: expected audio files, or folders of them")
 
     def collect(
         self,
@@ -331,29 +346,6 @@ class Target:
     def text(self, ids: Sequence[int]) -> bytes:
         """The bytes of text ids, a leading space included, as tokens have it."""
         return self.tokenizer.decode_bytes(ids)
-
-
-def windows_of(
-    audio: Sequence[str], lengths: Iterator[int], *, seed: int, notify: Callable[[str], None]
-) -> Iterator[Float]:
-    """Windows of at most the next of `lengths` in samples, float32 at 16 kHz, of files and folders of files.
-
-    `notify` gets a line about each folder, and about each file that cannot be read and is left out. Raises AudioError
-    when there is no audio at all.
-    """
-    files = expand_folders(audio, notify=notify, report=lambda error: notify(str(error)))
-    random.Random(f"windows {seed}").shuffle(files)
-    is_empty = True
-    for name in files:
-        try:
-            with open_audio(name) as stream:
-                for window in _cut(stream, lengths):
-                    is_empty = False
-                    yield window
-        except AudioError as error:
-            notify(f"left out: {error}")
-    if is_empty:
-        raise AudioError("no audio to learn from: expected audio files, or folders of them")
 
 
 def _cut(stream: Any, lengths: Iterator[int]) -> Iterator[Float]:

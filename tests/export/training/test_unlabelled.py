@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
-from specedge.export.training.features import Course, Target, windows_of
+from specedge.export.training.features import Course, Target
 from specedge.runtime.model import WhisperModel
 from support.exported import bundle
 from support.sound import NOISE, wav_bytes
@@ -19,9 +18,10 @@ RATE_HZ = 16000
 N_SAMPLES = 2 * RATE_HZ
 
 
-def _windows(*audio: Path, seed: int = 1, said: list[str] | None = None) -> list[NDArray[np.float32]]:
+def _windows(audio: Path, said: list[str] | None = None, *, has_short: bool = False) -> list[NDArray[np.float32]]:
     said = [] if said is None else said
-    return list(windows_of([str(name) for name in audio], itertools.repeat(N_SAMPLES), seed=seed, notify=said.append))
+    course = Course(source="", audio=[str(audio)], work=audio, hours=1, threads=1, language=None, notify=said.append)
+    return list(course.windows(bundle(), 1, has_short=has_short))
 
 
 def test_a_file_is_cut_at_quiet_places_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -38,10 +38,7 @@ def test_a_file_is_cut_at_quiet_places_and_nothing_is_lost(tmp_path: Path) -> No
 
 def test_every_other_window_may_be_short(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(wav_bytes(np.resize(NOISE, 90 * RATE_HZ).astype(np.float32)))
-    course = Course(
-        source="", audio=[str(tmp_path)], work=tmp_path, hours=1, threads=1, language=None, notify=lambda line: None
-    )
-    lengths = [len(window) for window in course.windows(bundle(), 1, has_short=True)]
+    lengths = [len(window) for window in _windows(tmp_path, has_short=True)]
     n_samples = bundle().manifest.n_samples
     assert all(n > 0.6 * n_samples for n in lengths[:-1:2]) and all(n <= 20 * RATE_HZ for n in lengths[1::2])
     assert 88 * RATE_HZ < sum(lengths) <= 90 * RATE_HZ
@@ -52,7 +49,7 @@ def test_folders_are_searched_and_bad_files_left_out(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.wav").write_bytes(wav_bytes(NOISE[:RATE_HZ]))
     (tmp_path / "in" / "b.wav").write_bytes(b"RIFFnothing")
     said: list[str] = []
-    assert len(_windows(tmp_path, said=said)) == 1
+    assert len(_windows(tmp_path, said)) == 1
     assert "2 audio files" in said[0] and "left out: " in said[1] and "b.wav" in said[1]
 
 
