@@ -90,7 +90,6 @@ class Lesson:
 @dataclass
 class _Draft:
     before: Sequence[int]  # the draft's ids of the text so far
-    n_sampled: int
     said: list[int] = field(default_factory=list)
     steps: list[tuple[Floats, Ids, float]] = field(default_factory=list)
 
@@ -104,10 +103,10 @@ class Notes:
         self._targets: dict[int, Likeliest] = {}
         self._is_ended = False
 
-    def draft(self, before: Sequence[int], n_sampled: int) -> None:
-        """A draft begins behind `n_sampled` tokens of the target, which are `before` in the draft's ids."""
+    def draft(self, before: Sequence[int]) -> None:
+        """A draft begins behind a text, which is `before` in the draft's ids."""
         self._look(before)
-        self._drafts.append(_Draft(before, n_sampled))
+        self._drafts.append(_Draft(before))
 
     def step(self, token: int, logits: Floats, hidden: Floats) -> None:
         """The draft says `token`, by filtered logits f32 [n_vocab] and a hidden row f32 [n_state]; both are copied."""
@@ -389,9 +388,9 @@ class Student:
         self._notes = Notes() if window.temperature == 0 and self.course.has_time else None
         self._began_at = self.course.clock()
 
-    def draft(self, before: Sequence[int], n_sampled: int) -> None:
+    def draft(self, before: Sequence[int]) -> None:
         if self._notes is not None:
-            self._notes.draft(before, n_sampled)
+            self._notes.draft(before)
 
     def step(self, token: int, logits: Floats, hidden: Floats) -> None:
         if self._notes is not None:

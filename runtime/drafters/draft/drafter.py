@@ -146,7 +146,7 @@ class DraftModelDrafter(Drafter):
         if limit > 0:
             before, word = self.translation.before_word(context.sampled)
             if self.student is not None:
-                self.student.draft(self.translation.text(context.sampled), len(context.sampled))
+                self.student.draft(self.translation.text(context.sampled))
             with model.working_for(self._canceller):
                 reader = self.translation.reader(word, is_start=not before)
                 self._draft(model, window, before, reader, limit)

@@ -34,7 +34,7 @@ def row(token: int, sure: float = 5.0) -> NDArray[np.float32]:
 
 
 def told(notes: Notes, before: list[int], says: list[int], n_sampled: int, target: list[int], ended: bool) -> None:
-    notes.draft(before, n_sampled)
+    notes.draft(before)
     for i, token in enumerate(says):
         notes.step(token, row(token), np.full(4, len(before) + i, np.float32))
     notes.verdict(n_sampled, [row(token) for token in target], ended=ended)
