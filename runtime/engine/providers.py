@@ -45,7 +45,7 @@ OPENVINO = "openvino"
 _DEVICE = "CPU"
 _ROUNDED_TOGETHER = 128  # activations that share a scale
 _MOST_ERROR = 0.25  # of bundles that do not say
-_ERROR, _SPEEDUP = "features_relative_error", "speedup"
+_SPEEDUP = "speedup"
 _LEAST_SPEEDUP = 1.05  # for which `auto` takes another encoder
 _TIMED_WINDOWS = 2
 _SETTINGS = {"CoreMLExecutionProvider": {"ModelFormat": "MLProgram", "RequireStaticInputShapes": "1"}}
@@ -118,7 +118,7 @@ class ProviderEncoder:
                     f"encoder_provider {name} does not compute this encoder: features are off by {error:.3g} of their "
                     f"size, expected at most {most_error(manifest):g}; use --encoder-provider cpu"
                 )
-            known = {_ERROR: error, _SPEEDUP: _speedup(self._run, bundle, threads, canceller)}
+            known = {_SPEEDUP: _speedup(self._run, bundle, threads, canceller)}
             with contextlib.suppress(ResourceError):  # then the next process compares again
                 write_device_file(path, known)
         self.speedup, self.is_kept = known[_SPEEDUP], path.is_file()

@@ -50,7 +50,6 @@ from ..text.special import TokenLayout, find_language
 from ..text.speech_tokens import SpeechTokens
 from ..text.tokenizer import Tokenizer
 from ..text.transcripts import is_unspaced
-from . import words
 from .prompts import Prompts, SpeechPrompts
 from .segments import DraftedSegment, Segment
 from .times import settle
@@ -68,7 +67,7 @@ from .windows import (
     silent_behind,
     spans_of_clips,
 )
-from .words import Outcome, Window, follow_words
+from .words import Outcome, Window, follow_words, time_words
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Features
@@ -314,7 +313,6 @@ class Transcription(Iterator[Segment]):
         *,
         drafter: Drafter | None = None,
         on_progress: Callable[[float], None] | None = None,
-        time_words: Callable[..., list[Piece]] = words.time_words,
         earlier: tuple[int, ...] = (),
         n_paths: int | None = None,
         goes_on: bool = False,
@@ -333,8 +331,7 @@ class Transcription(Iterator[Segment]):
         if n_paths is None:  # the drafter may come from a batch
             self._guard.share(*ALONE)
         self._on_progress = on_progress
-        self._time_words = time_words if options.word_timestamps else None
-        if self._time_words is words.time_words:
+        if options.word_timestamps:
             require_align(self._manifest, bundle.path)
         self._keeps_start = sets_late_starts(options, self._manifest)
         self._cuts, self._spans = cuts_at_pauses(options, self._manifest), spans_of_clips(options.clip_timestamps)
@@ -606,9 +603,9 @@ class Transcription(Iterator[Segment]):
 
     def _follow(self, encoded: _EncodedWindow, cut: Cut) -> Outcome:
         """Return the pieces, with their words where those are wanted, and the next window's frame."""
-        if self._time_words is None:
+        if not self._options.word_timestamps:
             return Outcome(pieces=cut.pieces, seek=encoded.seek + cut.n_advance, last_speech_s=self._last_speech_s)
-        timed = self._time_words(
+        timed = time_words(
             self._engine,
             encoded.features,
             list(cut.pieces),
@@ -651,7 +648,7 @@ class Transcription(Iterator[Segment]):
             avg_logprob=attempt.result.avg_logprob,
             compression_ratio=attempt.compression_ratio,
             no_speech_prob=attempt.result.no_speech_prob,
-            words=list(piece.words) if self._time_words is not None else None,
+            words=list(piece.words) if self._options.word_timestamps else None,
             temperature=attempt.result.temperature,
         )
 

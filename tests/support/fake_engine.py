@@ -84,7 +84,8 @@ def bundle(
         least_positions=least_positions,
         dims=SimpleNamespace(n_text_ctx=n_text_ctx, n_mels=n_mels),
     )
-    return SimpleNamespace(manifest=manifest, tokenizer=tokenizer(special), digest="5a" * 32, timed_digest="5a" * 32)
+    digests = {"digest": "5a" * 32, "timed_digest": "5a" * 32}
+    return SimpleNamespace(path="fake", manifest=manifest, tokenizer=tokenizer(special), **digests)
 
 
 def scripted_drafter(asked: Any, target: Any, **waivers: bool) -> Drafter:

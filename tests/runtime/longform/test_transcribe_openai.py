@@ -170,6 +170,8 @@ def our_segments(
 
     patch.setattr("specedge.runtime.longform.transcribe.decoding", decode)
     patch.setattr("specedge.runtime.longform.transcribe.MelStream", Mels)
+    patch.setattr("specedge.runtime.longform.transcribe.time_words", time_words)
+    patch.setattr("specedge.runtime.longform.transcribe.require_align", lambda *_: None)
     # Where all temperatures fail openai-whisper keeps the last text, and times are where the model says.
     patch.setattr("specedge.runtime.longform.transcribe.settle", lambda pieces, *_: pieces)
     patch.setattr("specedge.runtime.longform.transcribe._badness", lambda attempt, _: -attempt.last_temperature)
@@ -179,7 +181,6 @@ def our_segments(
         bundle(SPECIAL, n_text_ctx=N_TEXT_CTX),
         stream,
         given_options,
-        time_words=time_words,
     )
     segments = [
         (s.seek, s.start, s.end, s.text, s.tokens, s.temperature, s.compression_ratio, len(s.words or ()))
