@@ -172,11 +172,10 @@ def write_bundle(
         raise UsageError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
     check_target(out, replace_existing=replace_existing)
     with _new_folder(out) as folder:
-        # The encoder in plain operators has its weights once more.
-        n_weights = sum(
-            math.prod(shape) * (2 if encoder_plain and name.startswith("model.encoder.") else 1)
-            for name, shape in checkpoint.shapes.items()
-        )
+        n_weights = sum(map(math.prod, checkpoint.shapes.values()))
+        if encoder_plain:  # which has its weights once more
+            shapes = checkpoint.shapes.items()
+            n_weights += sum(math.prod(shape) for name, shape in shapes if name.startswith("model.encoder."))
         check_space("the bundle", int(n_weights * BYTES_PER_WEIGHT[precision]), out.parent, "give another -o")
         folder.chmod(0o755)
         written = _write_files(checkpoint, folder, PRECISIONS[precision], name, version, maps, heads)

@@ -29,6 +29,7 @@ _MODEL = "WhisperSpec"
 _VERSIONS = range(4, 7)  # of the file: older ones do not name types
 _TYPES = ("F32", "I8", "I16", "I32", "F16", "BF16")
 _INTEGERS: dict[str, np.dtype[Any]] = {"I8": np.dtype("i1"), "I16": np.dtype("<i2"), "I32": np.dtype("<i4")}
+_WIDTHS = {name: kind.itemsize for name, kind in {**_INTEGERS, **FLOATS}.items()}
 _MAX_RANK = 4
 _CARD_BYTES = 1 << 20
 
@@ -105,21 +106,20 @@ def _weights(variables: Mapping[str, Stored], aliases: Mapping[str, str]) -> Ite
         elif rest == "projection/weight":
             yield "proj_out.weight", _part(variables, stored)
         elif found := re.fullmatch(r"layer_(\d+)/(self_attention|attention|ffn)/(\w+)/(\w+)", rest):
-            for inner, at, n_parts in _in_layer(found[2], found[3], found[4]):
-                yield f"model.{side}.layers.{found[1]}.{inner}", _part(variables, stored, at, n_parts)
+            names = _in_layer(found[2], found[3], found[4])
+            for at, inner in enumerate(names):
+                if not inner.endswith("k_proj.bias"):  # zeros: Whisper's keys have none
+                    yield f"model.{side}.layers.{found[1]}.{inner}", _part(variables, stored, at, len(names))
 
 
-def _in_layer(block: str, layer: str, part: str) -> Iterator[tuple[str, int, int]]:
-    """Name inside a layer, and which of how many stacked parts it is."""
+def _in_layer(block: str, layer: str, part: str) -> list[str]:
+    """The names inside a layer of what a variable stacks."""
     attention = _ATTENTIONS.get(block)
     if layer == "layer_norm":
         norm = "final_layer_norm" if attention is None else f"{attention}_layer_norm"
-        yield f"{norm}.{'weight' if part == 'gamma' else 'bias'}", 0, 1
-        return
+        return [f"{norm}.{'weight' if part == 'gamma' else 'bias'}"]
     stack = _STACKS.get((block, layer), ()) if part in ("weight", "bias") else ()
-    for at, name in enumerate(stack):
-        if (name, part) != ("k_proj", "bias"):  # zeros: Whisper's keys have none
-            yield f"{name}.{part}" if attention is None else f"{attention}.{name}.{part}", at, len(stack)
+    return [f"{name}.{part}" if attention is None else f"{attention}.{name}.{part}" for name in stack]
 
 
 # ----------------------------------------------------------------------------------------------------------- file
@@ -142,7 +142,7 @@ def _variables(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
                 if kind >= len(_TYPES) or rank > _MAX_RANK:
                     raise struct.error
                 found[name] = Stored(shape, _TYPES[kind], path, file.tell())
-                if math.prod(shape) * _width(found[name]) != n_bytes or file.tell() + n_bytes > end:
+                if math.prod(shape) * _WIDTHS[_TYPES[kind]] != n_bytes or file.tell() + n_bytes > end:
                     raise struct.error
                 file.seek(n_bytes, 1)
             return found, {_text(file): _text(file) for _ in range(_int(file))}
@@ -171,7 +171,7 @@ def _part(variables: Mapping[str, Stored], name: str, at: int = 0, n_parts: int 
     whole, scale = variables[name], variables.get(f"{name}_scale")
     n_rows, *rest = whole.shape or (0,)
     n_rows //= n_parts
-    n_bytes = n_rows * math.prod(rest) * _width(whole)
+    n_bytes = n_rows * math.prod(rest) * _WIDTHS[whole.dtype]
     part = replace(whole, shape=(n_rows, *rest), offset=whole.offset + at * n_bytes)
     if scale is None or whole.dtype not in ("I8", "I16"):
         return part
@@ -185,10 +185,6 @@ def _unrounded(part: Stored, scale: Stored, rows: slice) -> F32:
     if scales.shape:
         scales = scales[rows].reshape(-1, *[1] * (values.ndim - 1))
     return np.asarray(values / scales, np.float32)
-
-
-def _width(stored: Stored) -> int:
-    return {**_INTEGERS, **FLOATS}[stored.dtype].itemsize
 
 
 def _advice(folder: Path) -> str:

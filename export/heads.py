@@ -25,7 +25,7 @@ for one row, rounding costs more than it saves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,40 +128,41 @@ def heads_in_config(config: Mapping[str, Any], d: int, where: str) -> HeadsSpec 
     return HeadsSpec(kind=kind, n_heads=int(n_heads), n_layers=int(n_layers), replaces_base=kind == "medusa-linear")
 
 
-def head_shapes(spec: HeadsSpec, d: int, n_ffn: int, n_vocab: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+Shapes = list[tuple[str, tuple[int, ...]]]
+
+
+def head_shapes(spec: HeadsSpec, d: int, n_ffn: int, n_vocab: int) -> Shapes:
     """Canonical name and shape of every weight of the heads, biases of latent maps aside; `n_vocab` rows of their own
     vocabularies."""
-    for j in range(spec.n_layers if spec.replaces_base else 0):
-        yield from pair_shapes(f"{BASE_HEAD}.{j}.linear", (d, d))
-    if spec.kind == BLOCK_KIND:
-        yield from layer_shapes(BLOCK, ("self_attn", "encoder_attn"), d, n_ffn)
-    for i in range(spec.n_heads):
-        if spec.kind.startswith("medusa-"):
-            for j in range(spec.n_layers):
-                yield from pair_shapes(f"medusa_heads.{i}.{j}.linear", (d, d))
-        if spec.kind == "mtp-latent":
-            yield f"latent_heads.{i}.weight", (d, d)
-        if spec.kind == PROJECTION_KIND:
-            yield f"projection_heads.{i}.weight", (n_vocab, d)
+    names = [f"{BASE_HEAD}.{j}" for j in range(spec.n_layers if spec.replaces_base else 0)]
+    if spec.kind.startswith("medusa-"):
+        names += [f"medusa_heads.{i}.{j}" for i in range(spec.n_heads) for j in range(spec.n_layers)]
+    found = layer_shapes(BLOCK, ("self_attn", "encoder_attn"), d, n_ffn) if spec.kind == BLOCK_KIND else []
+    for name in names:
+        found += pair_shapes(f"{name}.linear", (d, d))
+    if spec.kind == "mtp-latent":
+        found += [(f"latent_heads.{i}.weight", (d, d)) for i in range(spec.n_heads)]
+    if spec.kind == PROJECTION_KIND:
+        found += [(f"projection_heads.{i}.weight", (n_vocab, d)) for i in range(spec.n_heads)]
+    return found
 
 
-def layer_shapes(at: str, attentions: Sequence[str], d: int, n_ffn: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def layer_shapes(at: str, attentions: Sequence[str], d: int, n_ffn: int) -> Shapes:
     """Name and shape of every weight of the Whisper layer called `at`."""
+    found: Shapes = []
     for attention in attentions:
-        yield from pair_shapes(f"{at}.{attention}_layer_norm", (d,))
-        yield from pair_shapes(f"{at}.{attention}.q_proj", (d, d))
-        yield f"{at}.{attention}.k_proj.weight", (d, d)  # Whisper's keys have no bias
-        yield from pair_shapes(f"{at}.{attention}.v_proj", (d, d))
-        yield from pair_shapes(f"{at}.{attention}.out_proj", (d, d))
-    yield from pair_shapes(f"{at}.final_layer_norm", (d,))
-    yield from pair_shapes(f"{at}.fc1", (n_ffn, d))
-    yield from pair_shapes(f"{at}.fc2", (d, n_ffn))
+        found += pair_shapes(f"{at}.{attention}_layer_norm", (d,))
+        found += pair_shapes(f"{at}.{attention}.q_proj", (d, d))
+        found.append((f"{at}.{attention}.k_proj.weight", (d, d)))  # Whisper's keys have no bias
+        found += pair_shapes(f"{at}.{attention}.v_proj", (d, d))
+        found += pair_shapes(f"{at}.{attention}.out_proj", (d, d))
+    found += pair_shapes(f"{at}.final_layer_norm", (d,))
+    return [*found, *pair_shapes(f"{at}.fc1", (n_ffn, d)), *pair_shapes(f"{at}.fc2", (d, n_ffn))]
 
 
-def pair_shapes(at: str, weight: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def pair_shapes(at: str, weight: tuple[int, ...]) -> Shapes:
     """Name and shape of a weight and its bias."""
-    yield f"{at}.weight", weight
-    yield f"{at}.bias", weight[:1]
+    return [(f"{at}.weight", weight), (f"{at}.bias", weight[:1])]
 
 
 def write_heads(folder: Path, sets: Sequence[Heads], dims: Dims, decoder: Weights, precision: Precision) -> list[str]:

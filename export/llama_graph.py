@@ -114,4 +114,4 @@ def _norm(g: GraphBuilder, x: str, weights: Weights, name: str, epsilon: float) 
 
 def _sum(g: GraphBuilder, branch: str, residual: str, name: str | None = None) -> str:
     # No Add, which ONNX Runtime would fuse with the norm behind it where it knows the shapes: another kernel.
-    return g.node("Sum", [branch, residual], outputs=1 if name is None else [name])
+    return g.node("Sum", [branch, residual], outputs=[] if name is None else [name])

@@ -125,29 +125,23 @@ class GraphBuilder:
         """The float32 scalar `value` as an initializer."""
         return self.const(f"f32_{value!r}", np.array(value, np.float32))
 
-    def node(self, op: str, inputs: Sequence[str], **options: Any) -> str:
-        """Append a node as `nodes` does, and return the name of its first output."""
-        return self.nodes(op, inputs, **options)[0]
-
-    def nodes(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        *,
-        outputs: Sequence[str] | int = 1,
-        domain: str = "",
-        **attributes: Attribute,
-    ) -> list[str]:
-        """Append a node and return the names of its outputs; `outputs` names them or gives their number."""
+    def node(
+        self, op: str, inputs: Sequence[str], *, outputs: Sequence[str] = (), domain: str = "", **attributes: Attribute
+    ) -> str:
+        """Append a node and return the name of its first output; of the only one where `outputs` does not name them."""
         self._count += 1
         made = f"{self._prefix}{op}_{self._count}"
-        if outputs == 1:  # as nearly always
-            names = [f"{made}_0"]
-        else:
-            names = [f"{made}_{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
+        names = list(outputs) or [f"{made}_0"]
         given: dict[str, Any] = dict(attributes)
         self._nodes.append(helper.make_node(op, list(inputs), names, name=made, domain=domain, **given))
-        return names
+        return names[0]
+
+    def nodes(self, op: str, inputs: Sequence[str], *, outputs: Sequence[str] | int, **options: Any) -> list[str]:
+        """As `node`, for several outputs, which are named or told by their number; returns their names."""
+        if isinstance(outputs, int):
+            outputs = [f"{self._prefix}{op}_{self._count + 1}_{i}" for i in range(outputs)]
+        self.node(op, inputs, outputs=outputs, **options)
+        return list(outputs)
 
     def save(self, metadata: Mapping[str, str] | None = None) -> None:
         """Write the graph file, `metadata` in it; the weights are already in the data file."""

@@ -18,7 +18,7 @@ Told no language, the model writes `language English<asr_text>` itself, or None 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,9 +31,9 @@ from specedge.runtime.text.splitting import QWEN
 from specedge.runtime.text.tokenizer import Encoder
 
 from .chunk_encoder_graph import N_CONVOLUTIONS, halved, stem_features
-from .heads import layer_shapes, pair_shapes
+from .heads import Shapes, layer_shapes, pair_shapes
 from .llama_graph import PROJECTOR
-from .spec import Shape, Source, check_gelu, check_not_quantised, dimension, flag, read_json
+from .spec import Source, check_gelu, check_not_quantised, dimension, flag, read_json
 from .speech_layouts import SpeechSpec, latent_heads, number, part, rope_theta, text_dims
 
 _WINDOW_FRAMES = 3000  # of a bundle's window; the model takes longer audio, but its caches would be as long
@@ -91,21 +91,21 @@ class QwenSpec(SpeechSpec):
             heads=latent_heads(names),
         )
 
-    def audio_shapes(self) -> Iterator[tuple[str, Shape]]:
+    def audio_shapes(self) -> Shapes:
         dims, root, n_in = self.dims, "model.encoder", 1
         width = dims.n_audio_state
+        found: Shapes = []
         for i in range(1, N_CONVOLUTIONS + 1):
-            yield f"{root}.conv2d{i}.weight", (self.n_channels, n_in, 3, 3)
-            yield f"{root}.conv2d{i}.bias", (self.n_channels,)
+            found += pair_shapes(f"{root}.conv2d{i}", (self.n_channels, n_in, 3, 3))
             n_in = self.n_channels
-        yield f"{root}.conv_out.weight", (width, stem_features(dims.n_mels, self.n_channels))
+        found.append((f"{root}.conv_out.weight", (width, stem_features(dims.n_mels, self.n_channels))))
         for i in range(dims.n_audio_layer):
-            yield from layer_shapes(f"{root}.layers.{i}", ("self_attn",), width, self.n_audio_ffn)
-            yield f"{root}.layers.{i}.self_attn.k_proj.bias", (width,)
-        yield from pair_shapes(f"{root}.ln_post", (width,))
+            found += layer_shapes(f"{root}.layers.{i}", ("self_attn",), width, self.n_audio_ffn)
+            found.append((f"{root}.layers.{i}.self_attn.k_proj.bias", (width,)))
+        found += pair_shapes(f"{root}.ln_post", (width,))
         for i, n_out in ((1, width), (2, dims.n_text_state)):
-            yield f"{PROJECTOR}.linear_{i}.weight", (n_out, width)
-            yield f"{PROJECTOR}.linear_{i}.bias", (n_out,)
+            found += pair_shapes(f"{PROJECTOR}.linear_{i}", (n_out, width))
+        return found
 
     @property
     def languages(self) -> tuple[str, ...]:

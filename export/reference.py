@@ -55,14 +55,14 @@ class Reference(GraphBuilder):
             self._weights[name] = np.ascontiguousarray(np.concatenate(list(parts)).reshape(shape))
         return name
 
-    def nodes(self, op: str, inputs: Sequence[str], **options: Any) -> list[str]:
-        names = super().nodes(op, inputs, **options)
+    def node(self, op: str, inputs: Sequence[str], **options: Any) -> str:
+        made = super().node(op, inputs, **options)
         for name in inputs:
             if name.endswith(".weight"):
                 self._held_bytes += self._weights[name].nbytes
         if self._held_bytes > RUN_BYTES:
             self._run()
-        return names
+        return made
 
     def save(self, metadata: Mapping[str, str] | None = None) -> None:
         """Run what is left."""

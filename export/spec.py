@@ -27,7 +27,7 @@ from specedge.runtime.bundle.manifest import Source as Source
 from specedge.runtime.console import GET_TORCH
 from specedge.runtime.text.splitting import GPT2
 
-from .heads import HeadsSpec, head_shapes, heads_in_config, layer_shapes, pair_shapes
+from .heads import HeadsSpec, Shapes, head_shapes, heads_in_config, layer_shapes, pair_shapes
 from .layers import ROWS_AT_ONCE, in_parts
 
 Progress = Callable[[str], None]
@@ -45,7 +45,6 @@ def shard_names(index: Path) -> list[str]:
     return sorted(set(places.values()))
 
 
-Shape = tuple[int, ...]
 KINDS = ("whisper", "voxtral", "qwen3_asr")  # model_type of what can be exported
 MOST_JSON_BYTES = 64 << 20  # of a vocabulary; configs are smaller
 _MAX_DIM = 1 << 20  # far above any Whisper; bounds loops over a hostile config
@@ -89,7 +88,7 @@ class Spec:
     low_rank: tuple[Mapping[str, int], ...] = ()
     warning: str = ""
 
-    def shapes(self) -> Iterator[tuple[str, Shape]]:
+    def shapes(self) -> Shapes:
         """Name and shape of every weight, see `expected_shapes`."""
         return expected_shapes(self)
 
@@ -198,48 +197,45 @@ def flag(config: Mapping[str, Any], key: str, default: bool, where: str) -> bool
     return value
 
 
-def expected_shapes(spec: Spec) -> Iterator[tuple[str, Shape]]:
+def expected_shapes(spec: Spec) -> Shapes:
     """Canonical (transformers) name and shape of every weight an export reads, in the order it reads them."""
-    dims, width = spec.dims, spec.dims.n_text_state
-    yield from encoder_shapes(dims, spec.n_audio_ffn, spec.low_rank)
-    yield "model.decoder.embed_tokens.weight", (dims.n_vocab, width)
-    yield "model.decoder.embed_positions.weight", (dims.n_text_ctx, width)
+    dims, width, root = spec.dims, spec.dims.n_text_state, "model.decoder"
+    found = encoder_shapes(dims, spec.n_audio_ffn, spec.low_rank)
+    found.append((f"{root}.embed_tokens.weight", (dims.n_vocab, width)))
+    found.append((f"{root}.embed_positions.weight", (dims.n_text_ctx, width)))
     for i in range(dims.n_text_layer):
-        yield from layer_shapes(f"model.decoder.layers.{i}", ("self_attn", "encoder_attn"), width, spec.n_text_ffn)
-    yield from pair_shapes("model.decoder.layer_norm", (width,))
+        found += layer_shapes(f"{root}.layers.{i}", ("self_attn", "encoder_attn"), width, spec.n_text_ffn)
+    found += pair_shapes(f"{root}.layer_norm", (width,))
     if not spec.tied:
-        yield "proj_out.weight", (dims.n_vocab, width)
-    if spec.heads is not None:
-        yield from head_shapes(spec.heads, width, spec.n_text_ffn, dims.n_vocab)
+        found.append(("proj_out.weight", (dims.n_vocab, width)))
+    return found if spec.heads is None else [*found, *head_shapes(spec.heads, width, spec.n_text_ffn, dims.n_vocab)]
 
 
-def _with_factors(shapes: Iterator[tuple[str, Shape]], ranks: Mapping[str, int]) -> Iterator[tuple[str, Shape]]:
+def _with_factors(shapes: Shapes, ranks: Mapping[str, int]) -> Shapes:
     """The weights of a layer, some as `weight1` [n_in, rank] and `weight2` [rank, n_out], which have a bias always."""
+    found: Shapes = []
     for name, shape in shapes:
         at, _, part = name.rpartition(".")
         linear = at.rpartition(".")[2]
         if part != "weight" or linear not in ranks:
-            yield name, shape
+            found.append((name, shape))
             continue
         n_out, n_in = shape
-        yield f"{at}.weight1", (n_in, ranks[linear])
-        yield f"{at}.weight2", (ranks[linear], n_out)
+        found += [(f"{at}.weight1", (n_in, ranks[linear])), (f"{at}.weight2", (ranks[linear], n_out))]
         if linear == "k_proj":
-            yield f"{at}.bias", (n_out,)
+            found.append((f"{at}.bias", (n_out,)))
+    return found
 
 
-def encoder_shapes(dims: Dims, n_ffn: int, low_rank: Sequence[Mapping[str, int]] = ()) -> Iterator[tuple[str, Shape]]:
+def encoder_shapes(dims: Dims, n_ffn: int, low_rank: Sequence[Mapping[str, int]] = ()) -> Shapes:
     """Those of Whisper's encoder."""
-    width = dims.n_audio_state
-    yield "model.encoder.conv1.weight", (width, dims.n_mels, 3)
-    yield "model.encoder.conv1.bias", (width,)
-    yield "model.encoder.conv2.weight", (width, width, 3)
-    yield "model.encoder.conv2.bias", (width,)
-    yield "model.encoder.embed_positions.weight", (dims.n_audio_ctx, width)
+    width, root = dims.n_audio_state, "model.encoder"
+    found = pair_shapes(f"{root}.conv1", (width, dims.n_mels, 3)) + pair_shapes(f"{root}.conv2", (width, width, 3))
+    found.append((f"{root}.embed_positions.weight", (dims.n_audio_ctx, width)))
     for i in range(dims.n_audio_layer):
-        shapes = layer_shapes(f"model.encoder.layers.{i}", ("self_attn",), width, n_ffn)
-        yield from _with_factors(shapes, low_rank[i] if low_rank else {})
-    yield from pair_shapes("model.encoder.layer_norm", (width,))
+        shapes = layer_shapes(f"{root}.layers.{i}", ("self_attn",), width, n_ffn)
+        found += _with_factors(shapes, low_rank[i]) if low_rank else shapes
+    return found + pair_shapes(f"{root}.layer_norm", (width,))
 
 
 def read_text(path: Path, *, max_bytes: int = MOST_JSON_BYTES) -> str:
@@ -356,13 +352,15 @@ class Tensors:
         infinity (also after conversion from float64).
         """
         value = self._stored(name).tensor()
-        self._check_finite(name, value)
+        if not np.isfinite(value).all():
+            raise self._damaged(name)
         return value
 
     def parts(self, name: str) -> Iterator[F32]:
         """As `tensor`, some rows after another, see `Stored.parts`."""
         for value in self._stored(name).parts():
-            self._check_finite(name, value)
+            if not np.isfinite(value).all():
+                raise self._damaged(name)
             yield value
 
     def _stored(self, name: str) -> Stored:
@@ -371,9 +369,8 @@ class Tensors:
         self.on_read()
         return self.entries[name]
 
-    def _check_finite(self, name: str, value: F32) -> None:
-        if not np.isfinite(value).all():
-            raise CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
+    def _damaged(self, name: str) -> CheckpointError:
+        return CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
 
 
 def check_tensor(stored: Stored | None, name: str, shape: tuple[int, ...], where: str) -> None:

@@ -13,7 +13,7 @@ rows of the vocabulary matrices move with them.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,11 +28,10 @@ from specedge.runtime.text.splitting import TEKKEN as TEKKEN_PATTERN
 from specedge.runtime.text.tokenizer import merge
 
 from .decoder_graph import PROJECTION, VOCABULARY
-from .heads import HeadsSpec, head_shapes
+from .heads import HeadsSpec, Shapes, head_shapes
 from .llama_graph import PROJECTOR, ROOT
 from .spec import (
     F32,
-    Shape,
     Source,
     Spec,
     Stored,
@@ -141,34 +140,30 @@ class SpeechSpec(Spec):
             heads=latent_heads(stored),
         )
 
-    def shapes(self) -> Iterator[tuple[str, Shape]]:
-        dims, d = self.dims, self.dims.n_text_state
-        yield from self.audio_shapes()
-        yield VOCABULARY, (dims.n_vocab, d)
+    def shapes(self) -> Shapes:
+        dims, d, n_ffn = self.dims, self.dims.n_text_state, self.n_text_ffn
+        found = [*self.audio_shapes(), (VOCABULARY, (dims.n_vocab, d))]
         n_q, n_kv = dims.n_text_head * dims.head_dim, dims.n_kv_head * dims.head_dim
+        in_layer = {
+            **{f"{norm}_layernorm": (d,) for norm in ("input", "post_attention")},
+            **{f"self_attn.{part}_proj": (n, d) for part, n in (("q", n_q), ("k", n_kv), ("v", n_kv))},
+            "self_attn.o_proj": (d, n_q),
+            **{f"self_attn.{part}_norm": (dims.head_dim,) for part in ("qk" if self.norms_heads else "")},
+            **{f"mlp.{part}_proj": (n_ffn, d) for part in ("gate", "up")},
+            "mlp.down_proj": (d, n_ffn),
+        }
         for i in range(dims.n_text_layer):
-            name = f"{ROOT}.layers.{i}"
-            for norm in ("input_layernorm", "post_attention_layernorm"):
-                yield f"{name}.{norm}.weight", (d,)
-            for part, shape in (("q", (n_q, d)), ("k", (n_kv, d)), ("v", (n_kv, d)), ("o", (d, n_q))):
-                yield f"{name}.self_attn.{part}_proj.weight", shape
-            for part in "qk" if self.norms_heads else "":
-                yield f"{name}.self_attn.{part}_norm.weight", (dims.head_dim,)
-            for part, shape in (("gate", (self.n_text_ffn, d)), ("up", (self.n_text_ffn, d))):
-                yield f"{name}.mlp.{part}_proj.weight", shape
-            yield f"{name}.mlp.down_proj.weight", (d, self.n_text_ffn)
-        yield f"{ROOT}.norm.weight", (d,)
+            found += [(f"{ROOT}.layers.{i}.{name}.weight", shape) for name, shape in in_layer.items()]
+        found.append((f"{ROOT}.norm.weight", (d,)))
         if not self.tied:
-            yield PROJECTION, (dims.n_vocab, d)
-        if self.heads is not None:
-            yield from head_shapes(self.heads, d, self.n_text_ffn, dims.n_vocab)
+            found.append((PROJECTION, (dims.n_vocab, d)))
+        return found if self.heads is None else [*found, *head_shapes(self.heads, d, n_ffn, dims.n_vocab)]
 
-    def audio_shapes(self) -> Iterator[tuple[str, Shape]]:
+    def audio_shapes(self) -> Shapes:
         """Those of the encoder and the projector."""
         dims, d = self.dims, self.dims.n_text_state
-        yield from encoder_shapes(dims, self.n_audio_ffn)
-        yield f"{PROJECTOR}.linear_1.weight", (d, dims.n_stacked * dims.n_audio_state)
-        yield f"{PROJECTOR}.linear_2.weight", (d, d)
+        stacked = (f"{PROJECTOR}.linear_1.weight", (d, dims.n_stacked * dims.n_audio_state))
+        return [*encoder_shapes(dims, self.n_audio_ffn), stacked, (f"{PROJECTOR}.linear_2.weight", (d, d))]
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -418,7 +418,7 @@ def _table_of(files: _Files, special: TokenLayout) -> list[bytes]:
 
     Added tokens beyond the model's vocabulary are left out: it can never say them.
     """
-    eot, known = special.eot, files.added
+    eot, behind, known = special.eot, special.timestamp_end, files.added
     named = {id_: content for content, id_ in known.items() if eot <= id_ < special.n_vocab}
     text = [(spelled, id_) for spelled, id_ in files.vocab.items() if known.get(spelled) != id_ or id_ < eot]
     _check_ids(files, special, text, named)
@@ -427,7 +427,7 @@ def _table_of(files: _Files, special: TokenLayout) -> list[bytes]:
     for id_, token in zip(ids, _to_bytes([spelled for spelled, _ in text], files.where), strict=True):
         table[id_] = token
     for id_, content in named.items():
-        if id_ >= special.timestamp_end and id_ not in files.silent:
+        if id_ >= behind and id_ not in files.silent:
             table[id_] = content.encode("utf-8", "replace")
     while len(table) > eot and not table[-1]:
         table.pop()
