@@ -140,7 +140,7 @@ def test_a_checkpoint_is_never_replaced_by_a_draft_and_a_draft_is(
 ) -> None:
     with open_checkpoint(checkpoint()) as source:
         names = [f"model.decoder.{name}" for name in ("embed_positions.weight", "layer_norm.weight", "layer_norm.bias")]
-        layers = [name for name in source._stored_as if name.startswith("model.decoder.layers.0.")]
+        layers = [name for name in source.entries if name.startswith("model.decoder.layers.0.")]
         trained = {name: source.tensor(name) for name in [*names, *layers]}
         for _ in range(2):
             write_checkpoint(tmp_path / "draft", source, trained, n_layers=1, mark=DRAFT, target="x")
