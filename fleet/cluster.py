@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from specedge.errors import ResourceError, SpecedgeError, UsageError
 
-from .job import Answer, Job, Outcome, Task
+from ..runtime.device import threads_allowed
+from .job import Job, Outcome, Task
 from .worker import answer, work
 
 if TYPE_CHECKING:
@@ -44,16 +45,19 @@ class Cluster:
         """How many tasks run at once now."""
         return sum(self._threads().values())
 
-    def ask(self, job: Job) -> dict[str, Answer]:
-        """What each worker is (`worker.answer`), by its name. Raises ResourceError where there is none."""
+    def ask(self, job: Job) -> dict[str, Job | Exception]:
+        """The job with what each worker is (`worker.answer`), or why it cannot work, by the worker's name.
+
+        Raises ResourceError where there is none.
+        """
         try:
             self._client.wait_for_workers(1, timeout=_WORKERS_S)
             for _ in range(_TRIES):
                 found: dict[str, Any] = self._client.run(answer, job, on_error="return")
                 answers = {
-                    name: one if isinstance(one, Answer) else Answer(error=f"{type(one).__name__}: {one}")
+                    name: one
                     for name, one in found.items()
-                    if not isinstance(one, OSError)  # its connection broke: it died while it was asked
+                    if isinstance(one, SpecedgeError) or not isinstance(one, OSError)  # then it died while it was asked
                 }
                 if answers:
                     return answers
@@ -137,13 +141,26 @@ def dask_setup(_: object) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def opened(cluster: Any, n_workers: int | None, threads: int) -> Cluster:
+    """What `specedge.fleet.transcribe` means by its `cluster`. Raises UsageError, ResourceError."""
+    if cluster is None:
+        return local_cluster(n_workers or max(1, threads_allowed() // threads))
+    if isinstance(cluster, str):
+        return remote_cluster(cluster)
+    if hasattr(cluster, "ask"):
+        given: Cluster = cluster
+        return given
+    if cluster.status != "running":
+        raise ResourceError("cluster: this Dask client is closed; open another")
+    return Cluster(cluster)
+
+
 def local_cluster(n_workers: int) -> Cluster:
     """So many processes on this machine, each with one task at a time, that end with the cluster."""
     import dask
     from distributed import Client, LocalCluster
 
-    with contextlib.ExitStack() as stack, _without_warnings():
-        stack.enter_context(_quiet())
+    with _opening() as stack:
         stack.enter_context(dask.config.set(_SETTINGS))
         cluster = LocalCluster(
             n_workers=n_workers,
@@ -165,8 +182,7 @@ def remote_cluster(address: str) -> Cluster:
 
     if not re.fullmatch(r"\w+://.+", address):
         raise UsageError(f"cluster: got {address!r}, expected the address of a scheduler such as tcp://host:8786")
-    with contextlib.ExitStack() as stack, _without_warnings():
-        stack.enter_context(_quiet())
+    with _opening() as stack:
         try:
             with ThreadPoolExecutor(1) as thread:  # which has no event loop, as a notebook has
                 thread.submit(asyncio.run, _greet(address)).result()
@@ -190,22 +206,13 @@ async def _greet(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Dask warns of networks without a way out, and of versions that differ in ways that do not matter here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def _opening() -> Iterator[contextlib.ExitStack]:
+    """Where a cluster's resources go; Dask's log is quiet as long as they are held: the driver names what matters.
 
+    Within the block there are no warnings: of networks without a way out, of versions that differ without harm.
+    """
+    from distributed.utils import silence_logging_cmgr
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Dask logs every worker that dies; the driver names what matters."""
-    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in ("distributed", "tornado")]
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+    with contextlib.ExitStack() as stack, warnings.catch_warnings(action="ignore"):
+        stack.enter_context(silence_logging_cmgr(logging.CRITICAL + 1))
+        yield stack

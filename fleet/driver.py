@@ -1,4 +1,4 @@
-"""The driver: gives files to a cluster, longest first and few at a time, until each has its one result.
+"""`specedge.fleet.transcribe`: gives files to a cluster, longest first and few at a time, until each has its result.
 
 What a driver knows is lost with it and nothing hangs on that: whatever is in the output folder is not done again. A
 file whose workers died goes on in a process of its own. If that dies too, the file is to blame and quarantined; its
@@ -7,52 +7,119 @@ neighbours, and files whose workers died for other reasons, are not.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+import logging
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from specedge.errors import ModelError, ResourceError
+from specedge.errors import ModelError, ResourceError, SpecedgeError, UsageError
 
-from .cluster import Cluster
-from .job import Answer, Job, Outcome, Task
-from .places import Folder, Source
+from ..runtime.console import Progress
+from ..runtime.output.formats import FORMATS
+from .cluster import Cluster, opened
+from .job import Job, Outcome, Task, new_job
+from .places import Folder, Source, find_sources, locked
 from .records import Journal, Record
 from .results import join, remove_parts, result_file, text_stems, write_texts
 
+if TYPE_CHECKING:
+    from distributed import Client
+
 LOST, STUCK = 3, 3
 _WAIT_S, _IDLE_WAITS = 5.0, 12
+_log = logging.getLogger(__name__)
 
 
-def agreed(job: Job, answers: dict[str, Answer]) -> Job:
+def transcribe(
+    paths: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    cluster: Client | Cluster | str | None = None,
+    n_workers: int | None = None,
+    formats: Sequence[str] = (),
+    retry_quarantined: bool = False,
+    progress: bool = False,
+    say: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Generator[Record, None, None]:
+    """Transcribe many files in batched mode, each to one result in `out`; gives a record of each as it is over.
+
+    What has its result already is not done again, so the same call goes on with a run that was stopped. The work is
+    done while the records are read. A program that starts its own workers needs `if __name__ == "__main__":`.
+
+    paths
+        files, folders, URLs that fsspec reads.
+    cluster
+        a Dask client or a scheduler's address; None: `n_workers` processes here, by default one for every `threads`
+        cores.
+    formats
+        texts to write beside the results, under the names of the recordings: "txt", "srt", "vtt", "tsv", "json", "lrc".
+    retry_quarantined
+        try files again that ended their process in an earlier run.
+    say
+        gets lines for people: what a folder holds, workers that have no room; None: they are logged.
+    options
+        model, drafter, batch_size, threads (of each worker's model), shard_s, same_isa and encoder_provider as in
+        `fleet.job.Job`, vad_parameters as in `WhisperModel.transcribe`, and fields of `TranscribeOptions`.
+
+    Raises UsageError, ModelError where a worker cannot do this, ResourceError where the cluster cannot be reached or
+    nobody has room; nothing that is done is lost then.
+    """
+    job = new_job(os.fspath(out), **options)
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown:
+        raise UsageError(f"formats: got {unknown[0]!r}, expected some of {', '.join(FORMATS)}")
+    if n_workers is not None and n_workers < 1:
+        raise UsageError(f"n_workers: got {n_workers}, expected 1 or more")
+    if not paths:
+        raise UsageError("fleet: expected files, folders or URLs, got none")
+    tell = say or _logged
+    sources, missing = find_sources([os.fspath(path) for path in paths], notify=tell)
+
+    def run() -> Generator[Record, None, None]:
+        folder = Folder(job.out)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(locked(folder))
+            journal = stack.enter_context(contextlib.closing(Journal(folder)))
+            for name, error in missing.items():
+                record = Record(path=name, state="failed", error=str(error))
+                journal.add(record)
+                yield record
+            workers = stack.enter_context(contextlib.closing(opened(cluster, n_workers, job.threads)))
+            agreed_on = _agreed(workers.ask(replace(job, out=folder.url)))
+            driver = _Driver(workers, agreed_on, folder, journal, tell, formats)
+            yield from driver.run(sources, retries_quarantined=retry_quarantined, shows_progress=progress)
+
+    return run()
+
+
+def _logged(line: str) -> None:
+    _log.log(logging.WARNING if line.startswith("warning: ") else logging.INFO, line.removeprefix("warning: "))
+
+
+def _agreed(answers: dict[str, Job | Exception]) -> Job:
     """The job with what all workers are. Raises ModelError for one that cannot work or is not like the others."""
+    jobs: dict[str, Job] = {}
     for name, one in answers.items():
-        if one.error:
-            raise ModelError(f"worker {name}: {one.error}")
-    first_name, first = next(iter(answers.items()))
-    job = replace(job, bundle=first.bundle, encoder=first.encoder, onnxruntime=first.onnxruntime, isa=first.isa)
-    for name, one in answers.items():
-        if wrong := one.differs(job):
-            what, here, there = wrong
-            remedy = "leave --same-isa out, or use workers of one kind" if what == "instruction set" else "install one"
-            raise ModelError(f"worker {name}: has {what} {here}, expected {there} as on {first_name}; {remedy}")
-    return job
+        if isinstance(one, Exception):
+            kind = "" if isinstance(one, SpecedgeError) else f"{type(one).__name__}: "
+            raise ModelError(f"worker {name}: {kind}{one}")
+        jobs[name] = one
+    first_name, first = next(iter(jobs.items()))
+    for name, job in jobs.items():
+        if wrong := job.differs(first):
+            remedy = "leave --same-isa out, or use workers of one kind" if "instruction set" in wrong else "install one"
+            raise ModelError(f"worker {name}: has {wrong} as on {first_name}; {remedy}")
+    return first
 
 
-@dataclass
-class _File:
-    """A file in work: its parts that are not done, and whether it is settled."""
-
-    source: Source
-    waits_for: set[int] = field(default_factory=set)
-    is_over: bool = False
-
-
-class Driver:
-    """One run. `say` gets lines for people; `on_done` the bytes of each file that is over, and whether it was work;
-    formats: of the texts beside the results."""
+class _Driver:
+    """One run. `say` gets lines for people; formats: of the texts beside the results."""
 
     def __init__(
         self,
@@ -60,59 +127,64 @@ class Driver:
         job: Job,
         folder: Folder,
         journal: Journal,
-        *,
         say: Callable[[str], None],
-        on_done: Callable[[int, bool], None],
-        formats: Sequence[str] = (),
-        retries_quarantined: bool = False,
+        formats: Sequence[str],
     ) -> None:
         self._cluster, self._job, self._folder, self._journal = cluster, job, folder, journal
-        self._say, self._on_done, self._formats, self._retries = say, on_done, formats, retries_quarantined
-        self._files: dict[str, _File] = {}
+        self._say, self._formats = say, formats
+        self._sources: dict[str, Source] = {}  # of files in work, by their places
+        self._parts: dict[str, set[int]] = {}  # of long files, that are not done
         self._stems: dict[str, str] = {}
         self._results: set[str] = set()  # that files of this run have
         self._waiting: list[tuple[int, int, Task]] = []
         self._order = itertools.count()
-        self._n_running = self._n_idle = 0
+        self._n_idle = 0
         self._avoid: set[str] = set()
 
-    def run(self, sources: Sequence[Source]) -> Iterator[Record]:
+    def run(self, sources: Sequence[Source], *, retries_quarantined: bool, shows_progress: bool) -> Iterator[Record]:
         """The record of each file, as it is over. Raises ModelError, ResourceError where nobody can go on."""
         there = self._folder.names("results")
         self._stems = text_stems(sources) if self._formats else {}
         for source in sources:
-            known = self._known(source, there)
+            known = self._known(source, there, retries_quarantined)
             if known is not None:
-                self._on_done(source.size, False)
                 self._write_texts(known)
                 yield known
             else:
-                self._files[source.place] = _File(source)
+                self._sources[source.place] = source
                 self._push(Task(job=self._job, path=source.place, size=source.size))
-        while self._waiting or self._n_running:
-            while self._waiting and self._n_running < 2 * max(1, self._cluster.n_workers()):
-                self._cluster.submit(heapq.heappop(self._waiting)[2], self._avoid)
-                self._n_running += 1
-            ended = self._cluster.next(_WAIT_S)
-            if ended is None:
-                self._note_idle()
-                continue
-            self._n_running -= 1
-            self._n_idle = 0
-            record = self._settled(*ended)
-            if record is not None:
-                yield record
+        total_mb, label = sum(source.size for source in self._sources.values()) / 1e6, f"{len(self._sources)} files"
+        with Progress(total_mb, "MB", label, enabled=None if shows_progress else False) as line:
+            yield from self._worked(line)
         self._folder.tidy()
         for name in {one.partition(".")[0] for one in self._folder.names("parts")}:
             if self._folder.exists(result_file(name)):
                 remove_parts(self._folder, name)
 
-    def _known(self, source: Source, there: set[str]) -> Record | None:
+    def _worked(self, line: Progress) -> Iterator[Record]:
+        """The record of each file that is to be worked on, as it is over."""
+        n_running = 0
+        while self._waiting or n_running:
+            while self._waiting and n_running < 2 * max(1, self._cluster.n_workers()):
+                self._cluster.submit(heapq.heappop(self._waiting)[2], self._avoid)
+                n_running += 1
+            ended = self._cluster.next(_WAIT_S)
+            if ended is None:
+                self._note_idle()
+                continue
+            n_running -= 1
+            self._n_idle = 0
+            record = self._settled(*ended)
+            if record is not None:
+                line.update(ended[0].size / 1e6)
+                yield record
+
+    def _known(self, source: Source, there: set[str], retries_quarantined: bool) -> Record | None:
         """The record of an earlier run that still holds: the file is unchanged and its result is there."""
         old = self._journal.get(source.path)
         if old is None or old.stamp != source.stamp:
             return None
-        if old.state == "quarantined" and not self._retries:
+        if old.state == "quarantined" and not retries_quarantined:
             return old
         if old.state != "done" or old.audio_sha256 is None:
             return None
@@ -124,37 +196,46 @@ class Driver:
 
     def _settled(self, task: Task, outcome: Outcome | None) -> Record | None:
         """Take the end of a task; None: its workers died. A record where its file is over."""
-        file = self._files[task.path]
-        if file.is_over:
+        source = self._sources.get(task.path)
+        if source is None:  # it is over: another part of it failed
             return None
-        whole = replace(task, shard=None, name="", n_lost=0, n_stuck=0, alone=False)
+        whole = Task(job=task.job, path=task.path, size=task.size)
         if outcome is None:
             if task.n_lost < LOST:
                 self._push(replace(task, alone=True, n_lost=task.n_lost + 1))
                 return None
             why = f"its workers died {task.n_lost + 1} times, each for another reason than this file"
-            return self._over(file, state="failed", error=f"{file.source.path}: {why}")
-        if outcome.state in ("done", "found"):
-            return self._done(file, outcome.name, is_new=outcome.state == "done")
-        if outcome.state == "split":
-            file.waits_for = set(range(outcome.n_shards))
-            for shard in range(outcome.n_shards):
-                self._push(replace(whole, shard=shard, name=outcome.name))
+            return self._over(source, state="failed", error=f"{source.path}: {why}")
+        if outcome.state == "split" and outcome.speech is not None:
+            self._parts[task.path] = set(range(len(outcome.speech.firsts)))
+            for shard in self._parts[task.path]:
+                self._push(replace(whole, speech=outcome.speech, shard=shard))
             return None
-        if outcome.state == "part":
-            file.waits_for.discard(-1 if task.shard is None else task.shard)
-            if file.waits_for:
+        if outcome.state == "part" and task.speech is not None:
+            self._parts[task.path].discard(task.shard)
+            if self._parts[task.path]:
                 return None
-            if join(self._folder, self._job, task.name):
-                return self._done(file, task.name, is_new=True)
-            self._push(whole)
-            return None
-        if outcome.state == "stuck":
+            if not join(self._folder, self._job, task.speech):
+                self._push(whole)
+                return None
+        elif outcome.state == "stuck":
             self._stuck(task, outcome)
             return None
-        if outcome.state == "unfit":
+        elif outcome.state == "unfit":
             raise ModelError(f"worker {outcome.worker}: {outcome.error}")
-        return self._over(file, state=outcome.state, error=outcome.error)
+        elif outcome.state not in ("done", "found"):
+            return self._over(source, state=outcome.state, error=outcome.error)
+        value = json.loads(self._folder.read(result_file(outcome.name)))
+        return self._over(
+            source,
+            state="done",
+            result=result_file(outcome.name),
+            audio_sha256=value["audio_sha256"],
+            language=value["language"],
+            duration_s=value["duration"],
+            text=value["text"],
+            is_new=outcome.state != "found",
+        )
 
     def _stuck(self, task: Task, outcome: Outcome) -> None:
         if outcome.worker not in self._avoid:
@@ -164,27 +245,13 @@ class Driver:
             raise ResourceError(f"{outcome.error} (on {STUCK} tries); the same command goes on where this one stopped")
         self._push(replace(task, n_stuck=task.n_stuck + 1))
 
-    def _done(self, file: _File, name: str, *, is_new: bool) -> Record:
-        value = json.loads(self._folder.read(result_file(name)))
-        return self._over(
-            file,
-            state="done",
-            result=result_file(name),
-            audio_sha256=value["audio_sha256"],
-            language=value["language"],
-            duration_s=value["duration"],
-            text=value["text"],
-            is_new=is_new,
-        )
-
-    def _over(self, file: _File, **about: Any) -> Record:
-        file.is_over = True
-        record = Record(path=file.source.path, stamp=file.source.stamp, **about)
+    def _over(self, source: Source, **about: Any) -> Record:
+        del self._sources[source.place]
+        record = Record(path=source.path, stamp=source.stamp, **about)
         if record.result in self._results:
             record = replace(record, is_duplicate=True, is_new=False)
         self._write_texts(record)
         self._journal.add(record)
-        self._on_done(file.source.size, record.is_new)
         return record
 
     def _write_texts(self, record: Record) -> None:

@@ -54,20 +54,28 @@ class Folder:
     with "/". All methods raise ResourceError."""
 
     def __init__(self, url: str) -> None:
-        self.files, root = _opened(url)
+        """Makes the folder, on a disk. Raises UsageError for a place that cannot be one, ResourceError."""
         self.is_disk = not is_url(url)
-        self.url = root if self.is_disk else self.files.unstrip_protocol(root)
-        self._root = root
+        if self.is_disk:
+            try:
+                os.makedirs(url, exist_ok=True)
+            except FileExistsError:
+                raise UsageError(f"-o {url}: this is a file, expected a folder") from None
+            except OSError as error:
+                reason = error.strerror or error
+                raise ResourceError(f"cannot make the folder {url}: {reason}; choose another -o") from None
+        self.files, self._root = _opened(url)
+        self.url = self._root if self.is_disk else self.files.unstrip_protocol(self._root)
 
     def exists(self, name: str) -> bool:
-        with self._asking("read", name):
+        with self.asking("read", name):
             return bool(self.files.exists(f"{self._root}/{name}"))
 
     def names(self, inside: str) -> set[str]:
         """The names of the files in a folder of it."""
         self.files.invalidate_cache()
         try:
-            with self._asking("list", inside):
+            with self.asking("list", inside):
                 found = self.files.ls(f"{self._root}/{inside}", detail=False)
         except FileNotFoundError:
             return set()
@@ -75,13 +83,13 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """Raises FileNotFoundError."""
-        with self._asking("read", name):
+        with self.asking("read", name):
             data: bytes = self.files.cat_file(f"{self._root}/{name}")
         return data
 
     def write(self, name: str, data: bytes) -> None:
         path = f"{self._root}/{name}"
-        with self._asking("write", name):
+        with self.asking("write", name):
             self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
             if self.is_disk:
                 write_atomic(path, data)
@@ -89,7 +97,7 @@ class Folder:
                 self.files.pipe_file(path, data)
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError), self._asking("remove", name):
+        with contextlib.suppress(FileNotFoundError), self.asking("remove", name):
             self.files.rm_file(f"{self._root}/{name}")
 
     def tidy(self) -> None:
@@ -99,7 +107,7 @@ class Folder:
             sweep(Names(parent=Path(self.url, inside), prefix=".", suffix=".tmp", tokens=tokens))
 
     @contextlib.contextmanager
-    def _asking(self, what: str, name: str) -> Iterator[None]:
+    def asking(self, what: str, name: str) -> Iterator[None]:
         """Turn errors into ResourceError, of which each store has its own; FileNotFoundError stays."""
         try:
             yield
@@ -112,19 +120,6 @@ class Folder:
 def is_url(path: str) -> bool:
     """Whether `path` has a scheme such as `s3://`."""
     return "://" in path
-
-
-def open_folder(out: str) -> Folder:
-    """The output folder, which is made. Raises UsageError for a place that cannot be one, ResourceError."""
-    if not is_url(out):
-        try:
-            os.makedirs(out, exist_ok=True)
-        except FileExistsError:
-            raise UsageError(f"-o {out}: this is a file, expected a folder") from None
-        except OSError as error:
-            reason = error.strerror or error
-            raise ResourceError(f"cannot make the folder {out}: {reason}; choose another -o") from None
-    return Folder(out)
 
 
 def _opened(url: str) -> tuple[Any, str]:
@@ -148,12 +143,8 @@ def locked(folder: Folder) -> Iterator[None]:
     if not folder.is_disk:
         yield
         return
-    path = Path(folder.url, LOCK)
-    try:
-        file = open(path, "a+")
-    except OSError as error:
-        reason = error.strerror or error
-        raise ResourceError(f"{folder.url}: cannot be written to ({reason}); choose another -o") from None
+    with folder.asking("write", LOCK):
+        file = open(Path(folder.url, LOCK), "a+")
     with file:
         try:
             if sys.platform == "win32":
@@ -174,13 +165,14 @@ def locked(folder: Folder) -> Iterator[None]:
 
 
 def find_sources(
-    names: Sequence[str], *, notify: Callable[[str], None], report: Callable[[str, Exception], None]
-) -> list[Source]:
+    names: Sequence[str], *, notify: Callable[[str], None]
+) -> tuple[list[Source], dict[str, SpecedgeError]]:
     """The files that `names` stand for: files, folders of audio, URLs of either, each once, in the order given.
 
-    `report` gets names that are not there or cannot be read, with their errors. Raises UsageError.
+    Returned second: why names are not there or cannot be read. Raises UsageError.
     """
     found: dict[str, Source] = {}
+    missing: dict[str, SpecedgeError] = {}
     for name in names:
         if name == STDIN:
             raise UsageError("'-': standard input cannot be read by a fleet; give files")
@@ -190,8 +182,8 @@ def find_sources(
         except UsageError:
             raise
         except Exception as error:
-            report(name, error if isinstance(error, SpecedgeError) else AudioError(f"{name}: {_reason(error)}"))
-    return list(found.values())
+            missing[name] = error if isinstance(error, SpecedgeError) else AudioError(f"{name}: {_reason(error)}")
+    return list(found.values()), missing
 
 
 def _on_disk(name: str, notify: Callable[[str], None]) -> Iterator[Source]:
@@ -228,21 +220,17 @@ def local_copy(path: str) -> Iterator[str]:
     if not is_url(path):
         yield path
         return
+    files, root = _opened(path)
     names = Names(parent=Path(tempfile.gettempdir()), prefix="specedge-fleet-", suffix=".audio")
     with temporary_file(names) as copy:  # which sweeps the copies of workers that were killed
-        _fetch(path, copy)
+        try:
+            files.get_file(root, str(copy))
+        except Exception as error:  # each store has errors of its own
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                reason = f"no room for a copy of {path} in {copy.parent}: {error.strerror}; set TMPDIR elsewhere"
+                raise ResourceError(reason) from error
+            raise AudioError(f"{path}: cannot be read: {_reason(error)}") from error
         yield str(copy)
-
-
-def _fetch(url: str, copy: Path) -> None:
-    files, root = _opened(url)
-    try:
-        files.get_file(root, str(copy))
-    except Exception as error:  # each store has errors of its own
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            reason = f"no room for a copy of {url} in {copy.parent}: {error.strerror}; set TMPDIR elsewhere"
-            raise ResourceError(reason) from error
-        raise AudioError(f"{url}: cannot be read: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import PurePosixPath
 from typing import Any
 
 from specedge.version import __version__
 
 from ..runtime.longform.segments import Segment, Word
-from ..runtime.output.formats import STREAMED, SubtitleOptions, plain, segment_fields
-from .job import Job
+from ..runtime.output.formats import STREAMED, SubtitleOptions
+from .job import Job, Speech
 from .places import Folder, Source
-from .speech import Speech
-
-_Part = dict[str, Any]
 
 
 def result_file(name: str) -> str:
@@ -29,38 +26,24 @@ def result_file(name: str) -> str:
     return f"results/{name}.json"
 
 
-def plan_file(name: str) -> str:
-    """Where the speech of a long file lies."""
-    return f"parts/{name}.speech.json"
+def result_bytes(job: Job, speech: Speech, parts: Sequence[dict[str, Any]]) -> bytes:
+    """The result of a file, of all its parts, which `speech.decoded` made. Segments are counted through.
 
-
-def part_file(name: str, shard: int, n_shards: int) -> str:
-    """Where a part of a long file lies."""
-    return f"parts/{name}.{shard}-{n_shards}.json"
-
-
-def part(segments: Sequence[Segment], lossless: bool) -> _Part:
-    """The segments of a whole file, or of a part of one."""
-    return {"segments": [plain(segment_fields(segment)) for segment in segments], "lossless": lossless}
-
-
-def result_bytes(job: Job, speech: Speech, parts: Sequence[_Part]) -> bytes:
-    """The result of a file. Segments are counted through."""
-    segments = [
-        {**segment, "id": number} for number, segment in enumerate(one for some in parts for one in some["segments"])
-    ]
+    Where parts were made on several instruction sets, the result names them all.
+    """
+    segments = [segment for one in parts for segment in one["segments"]]
     value = {
         "text": "".join(segment["text"] for segment in segments),
-        "segments": segments,
+        "segments": [{**segment, "id": number} for number, segment in enumerate(segments)],
         "language": speech.language,
         "language_probability": round(speech.language_probability, 6),
         "duration": round(speech.duration_s, 3),
-        "lossless": all(some["lossless"] for some in parts),
+        "lossless": all(one["lossless"] for one in parts),
         "audio_sha256": speech.audio_sha256,
         "bundle": job.bundle,
         "encoder_provider": job.encoder,
         "options": job.text_options(),
-        "isa": job.isa,
+        "isa": ", ".join(sorted({one["isa"] for one in parts})),
         "threads": job.threads,
         "onnxruntime": job.onnxruntime,
         "specedge": __version__,
@@ -68,24 +51,14 @@ def result_bytes(job: Job, speech: Speech, parts: Sequence[_Part]) -> bytes:
     return (json.dumps(value, allow_nan=False) + "\n").encode()
 
 
-def write_part(folder: Folder, name: str, shard: int, n_shards: int, made: _Part, *, isa: str) -> None:
-    """Keep the text of a part. Raises ResourceError."""
-    folder.write(part_file(name, shard, n_shards), json.dumps({**made, "isa": isa}, allow_nan=False).encode())
-
-
-def join(folder: Folder, job: Job, name: str) -> bool:
-    """Write the result of a file whose parts are all there, and remove them; False where one is missing.
-
-    Where parts were made on several instruction sets, the result names them all.
-    """
+def join(folder: Folder, job: Job, speech: Speech) -> bool:
+    """Write the result of a file whose parts are all there, and remove them; False where one is missing."""
+    name = job.result_name(speech.audio_sha256)
     try:
-        speech = Speech.from_json(folder.read(plan_file(name)))
-        n_shards = len(speech.firsts)
-        parts = [json.loads(folder.read(part_file(name, shard, n_shards))) for shard in range(n_shards)]
+        parts = [json.loads(folder.read(file)) for file in speech.part_files(name)]
     except FileNotFoundError:
         return folder.exists(result_file(name))
-    isas = ", ".join(sorted({one["isa"] for one in parts}))
-    folder.write(result_file(name), result_bytes(replace(job, isa=isas), speech, parts))
+    folder.write(result_file(name), result_bytes(job, speech, parts))
     remove_parts(folder, name)
     return True
 

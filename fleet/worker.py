@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import pickle
 import signal
@@ -23,26 +24,25 @@ from specedge.export.default_model import default_model
 from ..runtime.audio.audio import open_audio
 from ..runtime.device import device_fields, isa
 from ..runtime.model import WhisperModel, for_model
-from .job import Answer, Job, Outcome, Task
-from .places import local_copy, open_folder
-from .results import part, part_file, plan_file, result_bytes, result_file, write_part
-from .speech import Speech, chunks_of, decoded, find_speech
+from .job import Job, Outcome, Task
+from .places import Folder, local_copy
+from .results import result_bytes, result_file
+from .speech import chunks_of, decoded, find_speech
 
 _loading = threading.Lock()
 
 
-def answer(job: Job) -> Answer:
-    """What this worker is, its model loaded."""
+def answer(job: Job) -> Job:
+    """The job with what this worker is, its model loaded. Raises SpecedgeError where it cannot work."""
     try:
         model = _model(job)
-        for_model(job.options, model.bundle.manifest.tokens)
-    except (SpecedgeError, OSError, MemoryError) as error:
-        return Answer(error=" ".join(str(error).split()) or type(error).__name__)
-    return _answer(model)
-
-
-def _answer(model: WhisperModel) -> Answer:
-    return Answer(
+    except SpecedgeError:
+        raise
+    except (OSError, MemoryError) as error:
+        raise ModelError(str(error) or type(error).__name__) from error
+    for_model(job.options, model.bundle.manifest.tokens)
+    return replace(
+        job,
         bundle=model.engine.bundle.digest,
         encoder=model.engine.encoder_provider,
         onnxruntime=str(device_fields(1)["onnxruntime"]),
@@ -75,38 +75,32 @@ def work(task: Task) -> Outcome:
 
 
 def _done(task: Task) -> Outcome:
-    job, folder = task.job, open_folder(task.job.out)
-    if task.name and folder.exists(result_file(task.name)):
-        return Outcome(state="found", name=task.name)
-    model = _model(job)
-    if wrong := _answer(model).differs(job):
-        raise ModelError("{} is {}, expected {} as on the other workers".format(*wrong))
-    here = replace(job, isa=instruction_set())
+    folder, speech = Folder(task.job.out), task.speech
+    if speech is not None and folder.exists(result_file(name := task.job.result_name(speech.audio_sha256))):
+        return Outcome(state="found", name=name)
+    job, model = answer(task.job), _model(task.job)
+    if wrong := job.differs(task.job):
+        raise ModelError(f"has {wrong} as on the other workers")
     with local_copy(task.path) as path:
         audio_sha256 = _sha256(path, task.path)
         name = job.result_name(audio_sha256)
-        if task.shard is not None:
-            if name != task.name:
+        if speech is not None:
+            if audio_sha256 != speech.audio_sha256:
                 raise AudioError(f"{task.path}: was changed while it was in work; run again")
-            speech = Speech.from_json(folder.read(plan_file(name)))
-            n_shards = len(speech.firsts)
-            if not folder.exists(part_file(name, task.shard, n_shards)):
+            file = speech.part_files(name)[task.shard]
+            if not folder.exists(file):
                 with open_audio(path, name=task.path) as stream:
-                    segments, lossless = decoded(model, job, speech, chunks_of(speech, stream, task.shard))
-                write_part(folder, name, task.shard, n_shards, part(segments, lossless), isa=here.isa)
-            return Outcome(state="part", name=name, n_shards=n_shards)
+                    part = decoded(model, job, speech, chunks_of(speech, stream, task.shard))
+                folder.write(file, json.dumps(part, allow_nan=False).encode())
+            return Outcome(state="part", name=name)
         if folder.exists(result_file(name)):
             return Outcome(state="found", name=name)
-        if folder.exists(plan_file(name)):
-            speech = Speech.from_json(folder.read(plan_file(name)))
-            return Outcome(state="split", name=name, n_shards=len(speech.firsts))
         with open_audio(path, name=task.path) as stream:
             speech, chunks = find_speech(model, job, stream, audio_sha256)
         if chunks is None:
-            folder.write(plan_file(name), speech.to_json())
-            return Outcome(state="split", name=name, n_shards=len(speech.firsts))
-        segments, lossless = decoded(model, job, speech, iter(chunks))
-        folder.write(result_file(name), result_bytes(here, speech, [part(segments, lossless)]))
+            return Outcome(state="split", name=name, speech=speech)
+        part = decoded(model, job, speech, iter(chunks))
+        folder.write(result_file(name), result_bytes(job, speech, [part]))
         return Outcome(state="done", name=name)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 
 from specedge.errors import ModelError, ResourceError, UsageError
 from specedge.fleet import Record, transcribe
-from specedge.fleet.job import Answer, Outcome, Task
-from specedge.fleet.places import open_folder
+from specedge.fleet.job import Outcome, Speech, Task
+from specedge.fleet.places import Folder
 from support.fleets import ANSWER, Serial
 
 SEGMENT: dict[str, Any] = {"id": 0, "seek": 0, "start": 0.0, "end": 1.5, "tokens": [5], "temperature": 0.0}
@@ -23,7 +22,7 @@ SEGMENT |= {"avg_logprob": -0.1, "compression_ratio": 1.0, "no_speech_prob": 0.0
 def _made(task: Task) -> Outcome:
     """A worker without a model: the file's text is its result."""
     name = task.job.result_name(Path(task.path).read_text())
-    folder = open_folder(task.job.out)
+    folder = Folder(task.job.out)
     if folder.exists(f"results/{name}.json"):
         return Outcome(state="found", name=name)
     sha256 = Path(task.path).read_text()
@@ -144,13 +143,14 @@ def test_a_run_without_any_room_stops_with_one_line_and_goes_on_later(tmp_path: 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (Answer(error="no model 'small' is installed"), "worker w2: no model 'small'"),
-        (Answer(bundle="c" * 64, onnxruntime="1.32.0"), "worker w2: has bundle cccccccccccc, expected bbbbbbbbbbbb as"),
-        (Answer(bundle="b" * 64, onnxruntime="1.31.0"), "worker w2: has ONNX Runtime 1.31.0, expected 1.32.0 as on w1"),
-        (replace(ANSWER, encoder="openvino 1"), "worker w2: has encoder provider openvino 1, expected cpu as on w1"),
+        (ModelError("no model 'small' is installed"), "worker w2: no model 'small'"),
+        (ImportError("no specedge"), "worker w2: ImportError: no specedge"),
+        (ANSWER | {"bundle": "c" * 64}, "worker w2: has bundle cccccccccccc, expected bbbbbbbbbbbb as"),
+        (ANSWER | {"onnxruntime": "1.31.0"}, "worker w2: has ONNX Runtime 1.31.0, expected 1.32.0 as on w1"),
+        (ANSWER | {"encoder": "openvino 1"}, "worker w2: has encoder provider openvino 1, expected cpu as on w1"),
     ],
 )
-def test_a_worker_that_does_not_fit_stops_the_run_before_it_begins(tmp_path: Path, other: Answer, message: str) -> None:
+def test_a_worker_that_does_not_fit_stops_the_run_before_it_begins(tmp_path: Path, other: Any, message: str) -> None:
     cluster = Serial(_made, {"w1": ANSWER, "w2": other})
     with pytest.raises(ModelError, match=message):
         _run(_files(tmp_path / "in", 1), tmp_path / "out", cluster=cluster)
@@ -167,7 +167,7 @@ def test_a_worker_that_comes_later_and_does_not_fit_stops_the_run(tmp_path: Path
 
 
 def test_several_instruction_sets_are_refused_only_where_that_was_asked(tmp_path: Path) -> None:
-    answers = {"w1": ANSWER, "w2": Answer(bundle="b" * 64, onnxruntime="1.32.0", isa="aarch64 asimddp")}
+    answers = {"w1": ANSWER, "w2": ANSWER | {"isa": "aarch64 asimddp"}}
     paths = _files(tmp_path / "in", 1)
     assert _run(paths, tmp_path / "out", cluster=Serial(_made, answers))[0].state == "done"
     with pytest.raises(
@@ -229,20 +229,20 @@ def test_names_that_are_not_there_are_records_and_the_others_go_on(tmp_path: Pat
 
 def test_a_split_file_is_joined_once_its_parts_are_done(tmp_path: Path) -> None:
     paths = _files(tmp_path / "in", 1)
+    about: dict[str, Any] = {"audio_sha256": "a", "language": "en", "language_probability": 1.0, "duration_s": 2.0}
+    speech = Speech(**about, spans=((0, 9),), sizes=(4, 5), firsts=(0, 1))
 
     def does(task: Task) -> Outcome:
-        if task.shard is None:
-            plan = {"audio_sha256": "a", "language": "en", "language_probability": 1.0, "duration_s": 2.0}
-            plan |= {"spans": [(0, 9)], "sizes": [4, 5], "firsts": [0, 1]}
-            open_folder(task.job.out).write("parts/n.speech.json", json.dumps(plan).encode())
-            return Outcome(state="split", name="n", n_shards=2)
+        name = task.job.result_name("a")
+        if task.speech is None:
+            return Outcome(state="split", name=name, speech=speech)
         made = {"segments": [{"id": 0, "text": f" {task.shard}"}], "lossless": True, "isa": "x"}
-        open_folder(task.job.out).write(f"parts/n.{task.shard}-2.json", json.dumps(made).encode())
-        return Outcome(state="part", name="n", n_shards=2)
+        Folder(task.job.out).write(task.speech.part_files(name)[task.shard], json.dumps(made).encode())
+        return Outcome(state="part", name=name)
 
     (record,) = _run(paths, tmp_path / "out", does)
     assert record.text == " 0 1" and not list((tmp_path / "out" / "parts").iterdir())
-    result = json.loads((tmp_path / "out" / "results" / "n.json").read_text())
+    result = json.loads((tmp_path / "out" / str(record.result)).read_text())
     assert [segment["id"] for segment in result["segments"]] == [0, 1]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specedge.errors import ResourceError
+from specedge.errors import ModelError, ResourceError
 from specedge.fleet import transcribe
 from specedge.fleet.cluster import local_cluster, remote_cluster
 from specedge.fleet.job import Job
@@ -199,8 +199,8 @@ def test_a_local_cluster_says_what_its_workers_are(tmp_path: Path) -> None:
     cluster = local_cluster(1)
     try:
         (said,) = cluster.ask(Job(out=str(tmp_path))).values()
-        assert said.bundle and not said.error
+        assert isinstance(said, Job) and said.bundle
         (wrong,) = cluster.ask(Job(out=str(tmp_path), model="nowhere")).values()
-        assert "nowhere" in wrong.error
+        assert isinstance(wrong, ModelError) and "nowhere" in str(wrong)
     finally:
         cluster.close()

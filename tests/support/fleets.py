@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from specedge.fleet.job import Answer, Job, Outcome, Task
+from specedge.fleet.job import Job, Outcome, Task
 from specedge.fleet.worker import answer, work
 
-ANSWER = Answer(bundle="b" * 64, onnxruntime="1.32.0", isa="x86_64 avx2")
+ANSWER = {"bundle": "b" * 64, "onnxruntime": "1.32.0", "isa": "x86_64 avx2"}
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Serial:
     """The serial run: one worker, which is this process. `does` stands for the worker function."""
 
     does: Callable[[Task], Outcome | None] = work
-    answers: dict[str, Answer] | None = None
+    answers: dict[str, dict[str, str] | Exception] | None = None
     workers: int = 1
     submitted: list[Task] = field(default_factory=list)
     avoided: list[set[str]] = field(default_factory=list)
@@ -28,8 +28,10 @@ class Serial:
     def n_workers(self) -> int:
         return self.workers
 
-    def ask(self, job: Job) -> dict[str, Answer]:
-        return {"here": answer(job)} if self.answers is None else self.answers
+    def ask(self, job: Job) -> dict[str, Job | Exception]:
+        if self.answers is None:
+            return {"here": answer(job)}
+        return {name: one if isinstance(one, Exception) else replace(job, **one) for name, one in self.answers.items()}
 
     def submit(self, task: Task, avoid: Collection[str] = ()) -> None:
         self.submitted.append(task)
