@@ -26,7 +26,7 @@ from . import shapes
 from .failures import Failure, failure_or_fault, invalid
 from .jobs import Job, Wanted
 from .service import ABOUT, Service, client_of
-from .uploads import Form, read_form
+from .uploads import read_form
 
 _log = logging.getLogger(__name__)
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
@@ -188,11 +188,7 @@ async def answer(request: Request, ask_for: Any, *, file_field: str, shape: Any 
         service.check()
         settings = service.settings
         limits: dict[str, Any] = {"max_bytes": settings.max_upload_bytes, "timeout_s": settings.upload_timeout_s}
-        form: Form = await stack.enter_async_context(read_form(request, service.folder, **limits))
-        if form.file is None or form.file_field != file_field:
-            raise Failure(
-                400, "missing_field", f"{file_field}: send the audio as a file of this name", param=file_field
-            )
+        form = await stack.enter_async_context(read_form(request, service.folder, file_field=file_field, **limits))
         ask: Ask = ask_for(form)
         ignored = ", ".join(ask.ignored).encode("ascii", "replace").decode()[:500]
         about = request.scope[ABOUT]

@@ -80,7 +80,6 @@ def test_keys_limits_and_an_end_in_order(tmp_path: Path) -> None:
         silent = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10)
         silent.sendall(b"GET /health HT")
         slow = begin_upload(server)
-        until(lambda: any(folder.iterdir() for folder in folders(temporary)))
         slow.settimeout(5)
         assert b"408" in slow.recv(4096).split(b"\r\n")[0]
         slow.close()
@@ -113,19 +112,18 @@ def test_keys_limits_and_an_end_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [pytest.param(5, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.stress)])
 def test_a_second_signal_ends_at_once_and_a_kill_is_swept_up(tmp_path: Path, n: int) -> None:
     with served("-m", "demo", temporary=tmp_path) as server:
+        thread = _ask_and_lose(server)
         uploads = [begin_upload(server) for _ in range(n)]
-        until(lambda: sum(1 for folder in folders(tmp_path) for _ in folder.iterdir()) == n)
+        assert any(folder.iterdir() for folder in folders(tmp_path))
         server.process.kill()
         server.process.wait()
+        thread.join()
         for upload in uploads:
             upload.close()
     assert folders(tmp_path)
     with served("-m", "demo", temporary=tmp_path) as server:
         assert len(folders(tmp_path)) == 1, "the next start sweeps"
-        files = {"file": wav_bytes(np.random.default_rng(0).standard_normal(16_000 * 200).astype(np.float32))}
-        thread = threading.Thread(target=lambda: _ask_and_lose(server, files))
-        thread.start()
-        until(lambda: server.figure("specedge_requests_running") == 1)
+        thread = _ask_and_lose(server)
         server.process.send_signal(signal.SIGTERM)
         until(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
         server.process.send_signal(signal.SIGTERM)
@@ -133,9 +131,18 @@ def test_a_second_signal_ends_at_once_and_a_kill_is_swept_up(tmp_path: Path, n: 
         thread.join()
 
 
-def _ask_and_lose(server: Served, files: dict[str, bytes]) -> None:
-    with pytest.raises(httpx.HTTPError):
-        httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, data={"drafter": "none"}, timeout=60)
+def _ask_and_lose(server: Served) -> threading.Thread:
+    """A client whose request is in work and has no answer."""
+    files = {"file": wav_bytes(np.random.default_rng(0).standard_normal(16_000 * 200).astype(np.float32))}
+
+    def ask() -> None:
+        with pytest.raises(httpx.HTTPError):
+            httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, data={"drafter": "none"}, timeout=60)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    until(lambda: server.figure("specedge_requests_running") == 1)
+    return thread
 
 
 @pytest.mark.slow
