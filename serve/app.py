@@ -69,7 +69,8 @@ def make_app(service: Service) -> Starlette:
             "expose_headers": ["x-request-id", "retry-after"],
         }
         middleware.insert(0, Middleware(CORSMiddleware, allow_origins=list(settings.cors), **cors))
-    app = Starlette(routes=routes, middleware=middleware)
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers={404: _refuse, 405: _refuse})
+    app.router.redirect_slashes = False
     app.state.service = service
     return app
 
@@ -81,16 +82,13 @@ class _Guard:
         self._app, self._service, self._pages = app, service, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        id_, has_begun, status, started_s = secrets.token_hex(8), False, 0, time.perf_counter()
+        id_, status, started_s = secrets.token_hex(8), 0, time.perf_counter()
         scope[ABOUT] = {}
 
         async def send_on(message: Message) -> None:
-            nonlocal has_begun, status
+            nonlocal status
             if message["type"] == "http.response.start":
-                has_begun, status = True, message["status"]
+                status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", id_.encode())]
                 self._service.metrics.count_request(message["status"])
             await send(message)
@@ -105,29 +103,22 @@ class _Guard:
             if failure is None:
                 _log.exception("request %s failed", id_)
                 failure = Failure(500, "internal_error", f"a fault of the server; its log says more of request {id_}")
-            if has_begun or scope["type"] == "websocket":
-                if scope["type"] == "websocket":
-                    await send({"type": "websocket.close", "code": 1008, "reason": failure.code})
-                return
-            await JSONResponse(failure.body(), failure.status, dict(failure.headers))(scope, receive, send_on)
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008, "reason": failure.code})
+            elif not status:
+                await JSONResponse(failure.body(), failure.status, dict(failure.headers))(scope, receive, send_on)
         finally:
             about = {**scope[ABOUT], "taken_s": time.perf_counter() - started_s}
             if scope["path"] not in _OPEN_PATHS:
                 self._service.log(f"{scope.get('method', 'WS')} {scope['path'][:80]}", about, status or "closed")
 
     def _check_key(self, connection: HTTPConnection) -> None:
-        scope = connection.scope
-        route_exists = scope["type"] == "websocket" or _is_known(scope)
-        if not route_exists:
-            failure = Failure(404, "not_found", "")
-            there = ", ".join(sorted({route.path for route in scope["app"].routes} - self._pages))
-            failure.message = f"there is nothing at {scope['path'][:80]!r}; there are {there}"
-            raise failure
-        if scope["type"] == "http" and not _allows(scope):
-            raise Failure(405, "method_not_allowed", f"{scope['method'][:10]} is not for this path")
-        if scope["type"] == "websocket":
-            _check_origin(connection, self._service.settings.cors)
-        keys = self._service.settings.api_keys
+        """Raise Failure for a page of another site, and for a client without a key where one is needed."""
+        scope, cors, keys = connection.scope, self._service.settings.cors, self._service.settings.api_keys
+        if scope["type"] == "websocket":  # for which browsers ask nobody whether a page of another site may open it
+            origin, host = connection.headers.get("origin"), connection.headers.get("host", "")
+            if origin and origin.partition("://")[2] != host and origin not in cors and "*" not in cors:
+                raise Failure(403, "origin_refused", "this page may not connect: allow its origin with --cors")
         if not keys or scope["path"] in _OPEN_PATHS or scope["path"] in self._pages:
             return
         given = _key_of(connection).encode()
@@ -135,16 +126,14 @@ class _Guard:
             raise Failure(401, "invalid_api_key", "no API key, or a wrong one: send Authorization: Bearer KEY")
 
 
-def _matching(scope: Scope) -> list[Any]:
-    return [match for route in scope["app"].routes if (match := route.matches(scope)[0]).value]
-
-
-def _is_known(scope: Scope) -> bool:
-    return bool(_matching(scope))
-
-
-def _allows(scope: Scope) -> bool:
-    return scope["method"] == "OPTIONS" or any(match.name == "FULL" for match in _matching(scope))
+async def _refuse(request: Request, error: Exception) -> Response:
+    """Starlette found no route, or none for this method: that too is told in OpenAI's shape."""
+    if getattr(error, "status_code", None) == 405:
+        raise Failure(405, "method_not_allowed", f"{request.method[:10]} is not for this path")
+    failure = Failure(404, "not_found", "")
+    there = ", ".join(sorted({route.path for route in request.app.routes if route.endpoint is not _page}))
+    failure.message = f"there is nothing at {request.url.path[:80]!r}; there are {there}"  # no files, but with slashes
+    raise failure
 
 
 def _key_of(connection: HTTPConnection) -> str:
@@ -156,13 +145,6 @@ def _key_of(connection: HTTPConnection) -> str:
         if protocol.startswith(_KEY_PROTOCOL):
             return str(protocol.removeprefix(_KEY_PROTOCOL))
     return ""
-
-
-def _check_origin(connection: HTTPConnection, cors: tuple[str, ...]) -> None:
-    """Pages of other sites may not open a WebSocket here, for which browsers ask nobody."""
-    origin, host = connection.headers.get("origin"), connection.headers.get("host", "")
-    if origin and origin.partition("://")[2] != host and origin not in cors and "*" not in cors:
-        raise Failure(403, "origin_refused", "this page may not connect: allow its origin with --cors")
 
 
 def _card(name: str) -> dict[str, Any]:
