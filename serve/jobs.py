@@ -38,9 +38,10 @@ class Wanted:
 class Job:
     """A transcription. `info` is there from the first segment, or the end, on; so are `drafters`, who may draft."""
 
+    info: TranscriptionInfo
+
     def __init__(self, model: WhisperModel, wanted: Wanted) -> None:
         self.model, self.wanted = model, wanted
-        self.info: TranscriptionInfo | None = None
         self.drafters: tuple[str, ...] = ()
         self.total_s = 0.0
         self._call: TranscriptionRun | None = None

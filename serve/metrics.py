@@ -54,8 +54,6 @@ class Metrics:
     def count_job(self, job: Job) -> None:
         """Count a transcription that is over."""
         info = job.info
-        if info is None:
-            return
         speculation: Any = info.speculation
         self._sums["audio_seconds"].inc(info.duration)
         for name, key in _SUMS.items():

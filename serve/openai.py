@@ -208,20 +208,15 @@ async def answer(request: Request, ask_for: Any, *, file_field: str, shape: Any 
             events = _events(ask, job, service, request, stack.pop_all())
             headers = {"Cache-Control": "no-store"} | ({"x-specedge-ignored": ignored} if ignored else {})
             return StreamingResponse(events, media_type="text/event-stream", headers=headers)
-        segments = await _until_gone(request, _all(job, service, client_of(request)))
-        if job.info is not None:
-            about["audio_s"] = job.info.duration
+        segments = await _until_gone(request, _all(service.segments(job, client_of(request), about)))
         response: Response = (shape or _shaped)(ask, segments, job)
         if ignored:
             response.headers["x-specedge-ignored"] = ignored
         return response
 
 
-async def _all(job: Job, service: Service, client: str) -> list[Segment]:
-    async with service.queue.turn(client):
-        found = [segment async for segment in job.segments(service.threads)]
-    service.metrics.count_job(job)
-    return found
+async def _all(segments: AsyncIterator[Segment]) -> list[Segment]:
+    return [segment async for segment in segments]
 
 
 async def _until_gone(request: Request, work: Any) -> Any:
@@ -252,8 +247,8 @@ async def _events(
     done: list[Segment] = []
     async with resources:
         try:
-            turn = service.queue.turn(client_of(request))
-            async with turn, contextlib.aclosing(_kept_alive(job, service)) as segments:
+            coming = service.segments(job, client_of(request), request.scope[ABOUT])
+            async with contextlib.aclosing(_kept_alive(coming)) as segments:
                 async for segment in segments:
                     if segment is None:
                         yield ": keep-alive\n\n"
@@ -266,26 +261,22 @@ async def _events(
                         fields |= shapes.drafted(segment, tokenizer)
                         if ask.words:
                             fields["words"] = shapes.words([segment])
-                        if job.info is not None:
-                            fields |= {"language": job.info.language, "duration": job.info.duration}
+                        fields |= {"language": job.info.language, "duration": job.info.duration}
                         yield shapes.event({"type": "specedge.segment", **fields, "drafters": job.drafters})
                     done.append(segment)
-            service.metrics.count_job(job)
-            if job.info is not None:
-                request.scope[ABOUT]["audio_s"] = job.info.duration
-                text = {"text": shapes.text_of(done), "usage": shapes.usage(job.info)}
-                yield shapes.event({"type": "transcript.text.done", **text})
-                if has_drafts:
-                    figures = shapes.figures(job.info, job.model, job.total_s)
-                    yield shapes.event({"type": "specedge.figures", **figures})
+            text = {"text": shapes.text_of(done), "usage": shapes.usage(job.info)}
+            yield shapes.event({"type": "transcript.text.done", **text})
+            if has_drafts:
+                figures = shapes.figures(job.info, job.model, job.total_s)
+                yield shapes.event({"type": "specedge.figures", **figures})
         except Exception as error:
             yield shapes.event(failure_or_fault(error, _log, "a stream").body())
         yield "data: [DONE]\n\n"
 
 
-async def _kept_alive(job: Job, service: Service) -> AsyncGenerator[Segment | None, None]:
+async def _kept_alive(given: AsyncGenerator[Segment, None]) -> AsyncGenerator[Segment | None, None]:
     """The segments, and None whenever nothing came for a while."""
-    async with contextlib.aclosing(job.segments(service.threads)) as segments:
+    async with contextlib.aclosing(given) as segments:
         while True:
             coming = asyncio.ensure_future(anext(segments, None))
             try:
@@ -303,8 +294,6 @@ async def _kept_alive(job: Job, service: Service) -> AsyncGenerator[Segment | No
 
 def _shaped(ask: Ask, segments: list[Segment], job: Job) -> Response:
     info, tokenizer = job.info, job.model.bundle.tokenizer
-    if info is None:
-        raise RuntimeError("a transcription without info")
     if ask.format == "json":
         value: dict[str, Any] = {"text": shapes.text_of(segments), "usage": shapes.usage(info)}
         if "logprobs" in ask.include:

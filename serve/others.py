@@ -54,8 +54,6 @@ async def asr(request: Request) -> Response:
     def shape(ask: Ask, segments: Sequence[Segment], job: Job) -> Response:
         if output != "json":
             return PlainTextResponse("".join(STREAMED[output](segments, SubtitleOptions())))
-        if job.info is None:
-            raise RuntimeError("a transcription without info")
         value = shapes.verbose(segments, job.info, task=ask.options.task, has_words=ask.words, tokenizer=None)
         return JSONResponse({**value, "language": job.info.language})
 

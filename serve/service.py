@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from specedge.runtime.console import notify
+from specedge.runtime.longform.segments import Segment
 from specedge.runtime.options import READS_MAPS, REMEMBERS
 
 from .failures import Failure
+from .jobs import Job
 from .metrics import Metrics
 from .models import Models
 from .queue import FairQueue
@@ -43,6 +46,17 @@ class Service:
         """Raise Failure where new work is refused: before its upload is read."""
         self.check_end()
         self.queue.check()
+
+    async def segments(self, job: Job, client: str, about: dict[str, Any]) -> AsyncGenerator[Segment, None]:
+        """The segments of a job, once it is the client's turn; then it is counted, and `about` has its audio_s.
+
+        Raises Failure 429, and what decoding raises.
+        """
+        async with self.queue.turn(client), contextlib.aclosing(job.segments(self.threads)) as segments:
+            async for segment in segments:
+                yield segment
+        self.metrics.count_job(job)
+        about["audio_s"] = job.info.duration
 
     def check_end(self) -> None:
         """Raise Failure where the server is about to end."""

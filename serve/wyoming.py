@@ -180,15 +180,12 @@ class _Handler(AsyncEventHandler):
                 about["model"] = self._service.models.name_of(wanted.name or "")
                 async with self._service.models.use(about["model"]) as model:
                     job = Job(model, await asyncio.to_thread(self._job, wanted, model))
-                    async with self._service.queue.turn(str(self.writer.get_extra_info("peername"))):
-                        async with contextlib.aclosing(job.segments(self._service.threads)) as segments:
-                            async for segment in segments:
-                                text = segment.text if texts else segment.text.lstrip()
-                                texts.append(text)
-                                await self.write_event(TranscriptChunk(text=text).event())
-                    self._service.metrics.count_job(job)
-                    if job.info is not None:
-                        language, about["audio_s"] = job.info.language, job.info.duration
+                    coming = self._service.segments(job, str(self.writer.get_extra_info("peername")), about)
+                    async with contextlib.aclosing(coming) as segments:
+                        async for segment in segments:
+                            texts.append(segment.text if texts else segment.text.lstrip())
+                            await self.write_event(TranscriptChunk(text=texts[-1]).event())
+                    language = job.info.language
             await self.write_event(Transcript(text="".join(texts).strip(), language=language).event())
             await self.write_event(TranscriptStop().event())
             status = "done"
