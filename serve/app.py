@@ -23,7 +23,7 @@ from specedge.runtime.drafters.registry import runnable
 from specedge.runtime.options import DRAFTERS, DrafterOptions
 
 from . import others
-from .failures import Failure, failure_of
+from .failures import Failure, failure_or_fault
 from .openai import transcriptions, translations
 from .realtime import realtime
 from .service import ABOUT, Service
@@ -99,10 +99,7 @@ class _Guard:
         except ClientDisconnect:
             return
         except Exception as error:
-            failure = failure_of(error)
-            if failure is None:
-                _log.exception("request %s failed", id_)
-                failure = Failure(500, "internal_error", f"a fault of the server; its log says more of request {id_}")
+            failure = failure_or_fault(error, _log, f"request {id_}")
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008, "reason": failure.code})
             elif not status:
@@ -187,7 +184,7 @@ async def _ready(request: Request) -> Response:
 
 async def _metrics(request: Request) -> Response:
     service: Service = request.app.state.service
-    return PlainTextResponse(service.metrics.text(service.queue, service.n_sessions, service.models.n_loaded))
+    return PlainTextResponse(service.metrics.text())
 
 
 async def _page(request: Request) -> Response:

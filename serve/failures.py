@@ -47,7 +47,7 @@ def failure_or_fault(error: BaseException, log: logging.Logger, what: str) -> Fa
     failure = failure_of(error)
     if failure is None:
         log.error("%s failed", what, exc_info=error)
-        failure = Failure(500, "internal_error", "a fault of the server")
+        failure = Failure(500, "internal_error", f"a fault of the server; its log says more of {what}")
     return failure
 
 

@@ -7,12 +7,9 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from specedge.runtime.audio.audio import RawFormat, open_audio
 from specedge.runtime.longform.segments import Segment, TranscriptionInfo
@@ -20,40 +17,51 @@ from specedge.runtime.model import TranscriptionRun, WhisperModel, for_model, le
 from specedge.runtime.options import DrafterOptions, TranscribeOptions
 from specedge.runtime.output.report import source_names
 
-_STOP_AGAIN_S = 0.05
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What a caller asks for. vad: parameters of the filter, None for no filter; raw: how headerless PCM lies."""
-
-    source: Path | NDArray[np.float32]
-    options: TranscribeOptions
-    drafter: DrafterOptions
-    vad: dict[str, Any] | None = None
-    raw: RawFormat | None = None
-    max_duration_s: float
+_STOP_AGAIN_S, _KEEP_ALIVE_S = 0.05, 15.0
 
 
 class Job:
-    """A transcription. `info` is there from the first segment, or the end, on; so are `drafters`, who may draft."""
+    """A transcription. `info` is there from the first segment, or the end, on; so are `drafters`, who may draft.
+
+    vad: parameters of the filter, None for no filter; raw: how headerless PCM lies.
+    """
 
     info: TranscriptionInfo
 
-    def __init__(self, model: WhisperModel, wanted: Wanted) -> None:
-        self.model, self.wanted = model, wanted
-        self.drafters: tuple[str, ...] = ()
-        self.total_s = 0.0
+    def __init__(
+        self,
+        model: WhisperModel,
+        source: Path,
+        options: TranscribeOptions,
+        drafter: DrafterOptions,
+        *,
+        vad: dict[str, Any] | None = None,
+        raw: RawFormat | None = None,
+        max_duration_s: float,
+    ) -> None:
+        self.model, self.drafters, self.total_s = model, tuple[str, ...](), 0.0
+        self._options, self._drafter, self._vad = options, drafter, vad
+        self._opened = partial(open_audio, source, raw=raw, max_duration_s=max_duration_s, name="file")
         self._call: TranscriptionRun | None = None
         self._is_stopped = False
-        self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[Segment | BaseException | None] = asyncio.Queue()
 
-    async def segments(self, threads: ThreadPoolExecutor) -> AsyncGenerator[Segment, None]:
-        """The segments; leaving early stops the work, and returns once it has stopped. Raises what decoding raises."""
+    async def segments(self, threads: ThreadPoolExecutor) -> AsyncGenerator[Segment | None, None]:
+        """The segments, and None whenever nothing came for a while. Raises what decoding raises.
+
+        Leaving early stops the work, and returns once it has stopped.
+        """
+        self._loop = asyncio.get_running_loop()
         work = self._loop.run_in_executor(threads, self._work)
         try:
-            while (item := await self._items.get()) is not None:
+            while True:
+                try:
+                    item = await asyncio.wait_for(self._items.get(), _KEEP_ALIVE_S)
+                except TimeoutError:
+                    yield None
+                    continue
+                if item is None:
+                    return
                 if isinstance(item, BaseException):
                     raise item
                 yield item
@@ -87,15 +95,13 @@ class Job:
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
     def _decoded(self) -> Any:
-        wanted, model = self.wanted, self.model
-        options = for_model(wanted.options, model.bundle.manifest.tokens)
+        model = self.model
+        options = for_model(self._options, model.bundle.manifest.tokens)
         with contextlib.ExitStack() as stack:
-            loan = stack.enter_context(lend_drafter(model, wanted.drafter, options))
+            loan = stack.enter_context(lend_drafter(model, self._drafter, options))
             self.drafters = source_names(loan.drafter)
-            limit_s = wanted.max_duration_s
-            source = open_audio(wanted.source, raw=wanted.raw, max_duration_s=limit_s, name="file")
-            stack.callback(source.close)
-            vad = None if wanted.vad is None else vad_options(wanted.vad)
+            source = stack.enter_context(contextlib.closing(self._opened()))
+            vad = None if self._vad is None else vad_options(self._vad)
             self._call = model.begin(source, options, vad=vad, drafter=loan.drafter)
             if self._is_stopped:
                 self._call.transcription.stop()

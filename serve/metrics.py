@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import prometheus_client
@@ -9,7 +10,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 if TYPE_CHECKING:
     from .jobs import Job
-    from .queue import FairQueue
 
 _BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _SUMS = {
@@ -25,7 +25,8 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 class Metrics:
     """Sums since the start, and what holds now."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
+        """now: of each gauge the text and what gives its value."""
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._requests = Counter("specedge_requests", "Answers by status.", ["status"], registry=registry)
@@ -37,15 +38,8 @@ class Metrics:
         self._factor = Histogram(
             "specedge_real_time_factor", "Time taken by audio.", buckets=_BUCKETS, registry=registry
         )
-        self._now = {
-            name: Gauge(f"specedge_{name}", text, registry=registry)
-            for name, text in (
-                ("requests_running", "Requests in work."),
-                ("requests_waiting", "Requests in line."),
-                ("sessions", "Open realtime sessions."),
-                ("models_loaded", "Models in memory."),
-            )
-        }
+        for name, (text, value) in now.items():
+            Gauge(f"specedge_{name}", text, registry=registry).set_function(value)
 
     def count_request(self, status: int) -> None:
         """Count an answer."""
@@ -64,9 +58,6 @@ class Metrics:
         if info.duration:
             self._factor.observe(job.total_s / info.duration)
 
-    def text(self, queue: FairQueue, n_sessions: int, n_loaded: int) -> str:
-        """All of it, as Prometheus reads it. n_loaded: models in memory."""
-        values = (queue.n_running, queue.n_waiting, n_sessions, n_loaded)
-        for gauge, value in zip(self._now.values(), values, strict=True):
-            gauge.set(value)
+    def text(self) -> str:
+        """All of it, as Prometheus reads it."""
         return generate_latest(self._registry).decode()

@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,14 +24,12 @@ from specedge.runtime.text.phrases import WEIGHT, Phrases, phrases, sentences
 
 from . import shapes
 from .failures import Failure, failure_or_fault, invalid
-from .jobs import Job, Wanted
+from .jobs import Job
 from .service import ABOUT, Service, client_of
 from .uploads import read_form
 
 _log = logging.getLogger(__name__)
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
-_KEEP_ALIVE_S = 15.0
-_IGNORED_BUT_KNOWN = {"file"}
 _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _REFUSED = ("known_speaker_names[]", "known_speaker_references[]")
 
@@ -92,7 +90,7 @@ class _Fields:
 
     def left(self) -> list[str]:
         """The names that nobody asked for."""
-        return sorted(name for name in self._left if name not in _IGNORED_BUT_KNOWN)
+        return sorted(self._left)
 
 
 def _phrases(form: _Fields) -> dict[str, Phrases]:
@@ -195,15 +193,8 @@ async def answer(request: Request, ask_for: Any, *, file_field: str, shape: Any 
         about |= {"model": ask.model, "ignored": ignored}
         model = await stack.enter_async_context(service.models.use(ask.model))
         drafter = drafter_named(ask.drafter, **service.drafter_options(ask.drafter))
-        wanted = Wanted(
-            source=form.file,
-            options=ask.options,
-            drafter=drafter,
-            vad=ask.vad,
-            raw=ask.raw,
-            max_duration_s=settings.max_duration_s,
-        )
-        job = Job(model, wanted)
+        limit_s = settings.max_duration_s
+        job = Job(model, form.file, ask.options, drafter, vad=ask.vad, raw=ask.raw, max_duration_s=limit_s)
         if ask.stream:
             events = _events(ask, job, service, request, stack.pop_all())
             headers = {"Cache-Control": "no-store"} | ({"x-specedge-ignored": ignored} if ignored else {})
@@ -215,8 +206,8 @@ async def answer(request: Request, ask_for: Any, *, file_field: str, shape: Any 
         return response
 
 
-async def _all(segments: AsyncIterator[Segment]) -> list[Segment]:
-    return [segment async for segment in segments]
+async def _all(segments: AsyncIterator[Segment | None]) -> list[Segment]:
+    return [segment async for segment in segments if segment is not None]
 
 
 async def _until_gone(request: Request, work: Any) -> Any:
@@ -248,7 +239,7 @@ async def _events(
     async with resources:
         try:
             coming = service.segments(job, client_of(request), request.scope[ABOUT])
-            async with contextlib.aclosing(_kept_alive(coming)) as segments:
+            async with contextlib.aclosing(coming) as segments:
                 async for segment in segments:
                     if segment is None:
                         yield ": keep-alive\n\n"
@@ -272,24 +263,6 @@ async def _events(
         except Exception as error:
             yield shapes.event(failure_or_fault(error, _log, "a stream").body())
         yield "data: [DONE]\n\n"
-
-
-async def _kept_alive(given: AsyncGenerator[Segment, None]) -> AsyncGenerator[Segment | None, None]:
-    """The segments, and None whenever nothing came for a while."""
-    async with contextlib.aclosing(given) as segments:
-        while True:
-            coming = asyncio.ensure_future(anext(segments, None))
-            try:
-                while not (await asyncio.wait([coming], timeout=_KEEP_ALIVE_S))[0]:
-                    yield None
-            finally:
-                if not coming.done():
-                    coming.cancel()
-                    await asyncio.gather(coming, return_exceptions=True)
-            segment = coming.result()
-            if segment is None:
-                return
-            yield segment
 
 
 def _shaped(ask: Ask, segments: list[Segment], job: Job) -> Response:

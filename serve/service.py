@@ -38,17 +38,25 @@ class Service:
         self.queue = FairQueue(settings.parallel, settings.queue)
         self.live = FairQueue(settings.parallel, settings.sessions)
         self.threads = ThreadPoolExecutor(2 * settings.parallel, thread_name_prefix="specedge-serve")
-        self.metrics = Metrics()
         self.is_ending = False
         self.n_sessions = 0
+        self.metrics = Metrics(
+            {
+                "requests_running": ("Requests in work.", lambda: self.queue.n_running),
+                "requests_waiting": ("Requests in line.", lambda: self.queue.n_waiting),
+                "sessions": ("Open realtime sessions.", lambda: self.n_sessions),
+                "models_loaded": ("Models in memory.", lambda: self.models.n_loaded),
+            }
+        )
 
     def check(self) -> None:
         """Raise Failure where new work is refused: before its upload is read."""
         self.check_end()
         self.queue.check()
 
-    async def segments(self, job: Job, client: str, about: dict[str, Any]) -> AsyncGenerator[Segment, None]:
-        """The segments of a job, once it is the client's turn; then it is counted, and `about` has its audio_s.
+    async def segments(self, job: Job, client: str, about: dict[str, Any]) -> AsyncGenerator[Segment | None, None]:
+        """The segments of a job (`Job.segments`), once it is the client's turn. Then it is counted, and `about` has its
+        seconds of audio.
 
         Raises Failure 429, and what decoding raises.
         """

@@ -27,7 +27,7 @@ from specedge.runtime.options import READS_MAPS, TranscribeOptions, drafter_name
 from specedge.version import __version__
 
 from .failures import Failure, failure_of, failure_or_fault, invalid
-from .jobs import Job, Wanted
+from .jobs import Job
 from .names import NameMaps
 from .service import Service
 
@@ -179,12 +179,13 @@ class _Handler(AsyncEventHandler):
                 self._audio.close()
                 about["model"] = self._service.models.name_of(wanted.name or "")
                 async with self._service.models.use(about["model"]) as model:
-                    job = Job(model, await asyncio.to_thread(self._job, wanted, model))
+                    job = await asyncio.to_thread(self._job, wanted, model)
                     coming = self._service.segments(job, str(self.writer.get_extra_info("peername")), about)
                     async with contextlib.aclosing(coming) as segments:
                         async for segment in segments:
-                            texts.append(segment.text if texts else segment.text.lstrip())
-                            await self.write_event(TranscriptChunk(text=texts[-1]).event())
+                            if segment is not None:
+                                texts.append(segment.text if texts else segment.text.lstrip())
+                                await self.write_event(TranscriptChunk(text=texts[-1]).event())
                     language = job.info.language
             await self.write_event(Transcript(text="".join(texts).strip(), language=language).event())
             await self.write_event(TranscriptStop().event())
@@ -194,7 +195,7 @@ class _Handler(AsyncEventHandler):
             about["taken_s"] = time.perf_counter() - started_s
             self._service.log("wyoming transcribe", about, status)
 
-    def _job(self, wanted: Transcribe, model: Any) -> Wanted:
+    def _job(self, wanted: Transcribe, model: Any) -> Job:
         names = [str(name) for name in (*(wanted.transcript_names or ()), *(wanted.transcript_terms or ()))]
         drafter = self._service.settings.drafter
         about = self._service.drafter_options(drafter)
@@ -203,10 +204,11 @@ class _Handler(AsyncEventHandler):
             bundled = [model.bundle.file(name) for name in sorted(model.bundle.manifest.files) if name[:5] == "maps/"]
             about["token_maps"] = (own, *(about.get("token_maps") or bundled))
         language = wanted.language.partition("-")[0] if wanted.language else None
-        return Wanted(
-            source=Path(self._audio.name),
-            options=TranscribeOptions(language=language, hotwords=", ".join(names) or None, **self._service.phrases),
-            drafter=drafter_named(drafter, **about),
+        return Job(
+            model,
+            Path(self._audio.name),
+            TranscribeOptions(language=language, hotwords=", ".join(names) or None, **self._service.phrases),
+            drafter_named(drafter, **about),
             raw=self._format,
             max_duration_s=self._service.settings.max_duration_s,
         )
