@@ -91,7 +91,7 @@ class _Session:
         self._resampler: Any = None
         self._item = ""
         self._last_item: str | None = None
-        self._text, self._has_spoken, self._has_audio = "", False, False
+        self._text, self._has_spoken = "", False
         self._turn_s = 0.0  # audio since the last turn ended
         self.all_s = self._before_s = 0.0  # audio of the session, and of it before the transcriber began
 
@@ -202,11 +202,10 @@ class _Session:
         self.all_s += len(samples) / self._rate_hz
         async with self._service.models.use(self.model_name) as model:
             updates = await self._in_thread(self._feed, model, samples)
-            self._has_audio = True
             await self._report(updates, model)
 
     async def _commit(self) -> None:
-        if not self._has_audio:
+        if self.all_s == self._before_s:
             raise Failure(400, "input_audio_buffer_commit_empty", "there is no audio since the last turn")
         async with self._service.models.use(self.model_name) as model:
             updates = await self._in_thread(self._finish)
@@ -215,12 +214,11 @@ class _Session:
             self._before_s = self.all_s
             if self._last_item == before:  # else a pause at the end has told it
                 await self._end_turn(must=True)
-            self._has_audio = False
 
     async def _drop(self) -> None:
         await self.close()
         self._live = self._resampler = None
-        self._item, self._text, self._has_spoken, self._has_audio, self._turn_s = "", "", False, False, 0.0
+        self._item, self._text, self._has_spoken, self._turn_s = "", "", False, 0.0
         self._before_s = self.all_s
 
     async def _in_thread(self, do: Any, *arguments: Any) -> list[LiveUpdate]:

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,9 +129,6 @@ def _signals(service: Service, folder: Path) -> Iterator[list[int]]:
         came.append(number)
         service.is_ending = True
 
-    if threading.current_thread() is not threading.main_thread():
-        yield came
-        return
     old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield came
