@@ -7,6 +7,7 @@ import logging
 import mimetypes
 import secrets
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specedge.runtime.drafters.registry import runnable
 from specedge.runtime.options import DRAFTERS, DrafterOptions
 
-from . import others
+from . import openai, others
 from .failures import Failure, failure_or_fault
-from .openai import transcriptions, translations
 from .realtime import realtime
 from .service import ABOUT, Service
 
@@ -43,11 +43,9 @@ def make_app(service: Service) -> Starlette:
     """The application over `service`."""
     settings = service.settings
     routes: list[BaseRoute] = []
-    for prefix in ("/v1", ""):
-        routes += [
-            Route(f"{prefix}/audio/transcriptions", transcriptions, methods=["POST"]),
-            Route(f"{prefix}/audio/translations", translations, methods=["POST"]),
-        ]
+    for task, name in (("transcribe", "transcriptions"), ("translate", "translations")):
+        for prefix in ("/v1", ""):
+            routes.append(Route(f"{prefix}/audio/{name}", partial(openai.endpoint, task=task), methods=["POST"]))
     routes += [
         Route("/v1/models", _models),
         Route("/v1/models/{name:path}", _model),

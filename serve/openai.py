@@ -42,7 +42,6 @@ class Ask:
     format: str = "json"
     stream: bool = False
     include: tuple[str, ...] = ()
-    words: bool = False
     options: TranscribeOptions
     drafter: str
     vad: dict[str, Any] | None = None
@@ -134,7 +133,6 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
             if value not in known:
                 raise invalid(name, value, " or ".join(known))
     temperature = form.number("temperature", 0, 2)
-    has_words = "word" in granularities or form.is_on("word_timestamps")
     context = form.text("audio_context")
     options = TranscribeOptions(
         language=form.text("language"),
@@ -145,7 +143,7 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
         beam_size=int(form.number("beam_size", 1, 16) or 1),
         seed=int(form.number("seed", 0, 2**53) or 0),
         audio_context=audio_context(context) if context else TranscribeOptions.audio_context,
-        word_timestamps=has_words,
+        word_timestamps="word" in granularities or form.is_on("word_timestamps"),
         draft_sources=bool(include),
         **service.phrases | _phrases(form),
     )
@@ -155,7 +153,6 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
         format=format,
         stream=stream,
         include=include,
-        words=has_words,
         options=options,
         drafter=form.text("drafter") or service.settings.drafter,
         vad=vad,
@@ -163,17 +160,8 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
     )
 
 
-async def transcriptions(request: Request) -> Response:
-    """The endpoint."""
-    return await _endpoint(request, "transcribe")
-
-
-async def translations(request: Request) -> Response:
-    """The endpoint: into English."""
-    return await _endpoint(request, "translate")
-
-
-async def _endpoint(request: Request, task: str) -> Response:
+async def endpoint(request: Request, task: str) -> Response:
+    """Transcribe, or translate into English."""
     service: Service = request.app.state.service
     return await answer(request, lambda form: ask_of(form.fields, service, task=task), file_field="file")
 
@@ -250,7 +238,7 @@ async def _events(
                     if has_drafts:
                         fields = {"id": len(done), "start": segment.start, "end": segment.end, "text": segment.text}
                         fields |= shapes.drafted(segment, tokenizer)
-                        if ask.words:
+                        if ask.options.word_timestamps:
                             fields["words"] = shapes.words([segment])
                         fields |= {"language": job.info.language, "duration": job.info.duration}
                         yield shapes.event({"type": "specedge.segment", **fields, "drafters": job.drafters})
@@ -277,9 +265,7 @@ def _shaped(ask: Ask, segments: list[Segment], job: Job) -> Response:
     if ask.format in STREAMED:
         return PlainTextResponse("".join(STREAMED[ask.format](segments, SubtitleOptions())))
     has_drafts = "drafts" in ask.include
-    value = shapes.verbose(
-        segments, info, task=ask.options.task, has_words=ask.words, tokenizer=tokenizer if has_drafts else None
-    )
+    value = shapes.verbose(segments, info, ask.options, tokenizer if has_drafts else None)
     if has_drafts:
         value["figures"] = shapes.figures(info, job.model, job.total_s)
     return JSONResponse(value)

@@ -54,7 +54,7 @@ async def asr(request: Request) -> Response:
     def shape(ask: Ask, segments: Sequence[Segment], job: Job) -> Response:
         if output != "json":
             return PlainTextResponse("".join(STREAMED[output](segments, SubtitleOptions())))
-        value = shapes.verbose(segments, job.info, task=ask.options.task, has_words=ask.words, tokenizer=None)
+        value = shapes.verbose(segments, job.info, ask.options, None)
         return JSONResponse({**value, "language": job.info.language})
 
     return await answer(request, ask_for, file_field="audio_file", shape=shape)

@@ -13,6 +13,7 @@ from typing import Any
 from specedge.runtime.device import load_profile
 from specedge.runtime.longform.segments import DraftedSegment, Segment, TranscriptionInfo
 from specedge.runtime.model import WhisperModel
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.output.report import token_texts
 from specedge.runtime.text.special import LANGUAGE_NAMES
 from specedge.runtime.text.tokenizer import Tokenizer
@@ -101,11 +102,11 @@ def words(segments: Sequence[Segment]) -> list[dict[str, Any]]:
 
 
 def verbose(
-    segments: Sequence[Segment], info: TranscriptionInfo, *, task: str, has_words: bool, tokenizer: Tokenizer | None
+    segments: Sequence[Segment], info: TranscriptionInfo, options: TranscribeOptions, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     """`verbose_json`. tokenizer: where the drafts are wanted."""
     answer: dict[str, Any] = {
-        "task": task,
+        "task": options.task,
         "language": LANGUAGE_NAMES.get(info.language, info.language),
         "duration": info.duration,
         "text": text_of(segments),
@@ -113,7 +114,7 @@ def verbose(
         "usage": usage(info),
         "encoder_provider": info.encoder_provider,
     }
-    if has_words:
+    if options.word_timestamps:
         answer["words"] = words(segments)
     return answer
 
