@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 10
 _WORKERS_S = 30
-_TRIES = 3
 # Of a cluster of our own: a file that was on a dying worker twice goes on in a process of its own; files wait at the
 # scheduler and not on workers, where they would be suspected too.
 _SETTINGS = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.worker-saturation": 1.0}
@@ -52,15 +51,7 @@ class Cluster:
         """
         try:
             self._client.wait_for_workers(1, timeout=_WORKERS_S)
-            for _ in range(_TRIES):
-                found: dict[str, Any] = self._client.run(answer, job, on_error="return")
-                answers = {
-                    name: one
-                    for name, one in found.items()
-                    if isinstance(one, SpecedgeError) or not isinstance(one, OSError)  # then it died while it was asked
-                }
-                if answers:
-                    return answers
+            found: dict[str, Any] = self._client.run(answer, job, on_error="return")
         except TimeoutError:
             address = self._address
             raise ResourceError(
@@ -68,6 +59,10 @@ class Cluster:
             ) from None
         except OSError:
             raise self._gone() from None
+        # An OSError that is none of ours: its connection broke.
+        died = {name for name, one in found.items() if isinstance(one, OSError) and not isinstance(one, SpecedgeError)}
+        if answers := {name: one for name, one in found.items() if name not in died}:
+            return answers
         raise ResourceError(f"cluster {self._address}: its workers die while they load the model; their logs say why")
 
     def submit(self, task: Task, avoid: Collection[str] = ()) -> None:
