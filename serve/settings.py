@@ -34,6 +34,9 @@ def _parse(text: str, unit: str, units: dict[str, int], expected: str) -> float:
     return float(found[1]) * units[found[2]]
 
 
+_times = partial(_limits, metavar="TIME", parse=parse_seconds)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What `specedge serve` was asked for. Raises UsageError for what cannot be."""
@@ -85,39 +88,20 @@ class Settings:
         parse=parse_bytes,
         default_text="200MB",
     )
-    max_duration_s: float = _limits(
-        4 * 3600, "Longest audio.", names=("--max-duration",), metavar="TIME", parse=parse_seconds, default_text="4h"
-    )
-    upload_timeout_s: float = _limits(
-        30,
-        "How long an upload may stand still.",
-        names=("--upload-timeout",),
-        metavar="TIME",
-        parse=parse_seconds,
-        default_text="30s",
+    max_duration_s: float = _times(4 * 3600, "Longest audio.", names=("--max-duration",), default_text="4h")
+    upload_timeout_s: float = _times(
+        30, "How long an upload may stand still.", names=("--upload-timeout",), default_text="30s"
     )
     parallel: int = _limits(8, "Requests in work at once.")
     queue: int = _limits(32, "Requests that may wait.")
     sessions: int = _limits(32, "Realtime sessions at once.")
-    session_idle_s: float = _limits(
-        300,
-        "End a realtime session that sends nothing for so long.",
-        names=("--session-idle",),
-        metavar="TIME",
-        parse=parse_seconds,
-        default_text="5m",
+    session_idle_s: float = _times(
+        300, "End a realtime session that sends nothing for so long.", names=("--session-idle",), default_text="5m"
     )
-    unload_after_s: float = _limits(
-        0,
-        "Unload a model that nobody uses.",
-        names=("--unload-after",),
-        metavar="TIME",
-        parse=parse_seconds,
-        default_text="never",
+    unload_after_s: float = _times(
+        0, "Unload a model that nobody uses.", names=("--unload-after",), default_text="never"
     )
-    grace_s: float = _limits(
-        30, "Time to finish after SIGTERM.", names=("--grace",), metavar="TIME", parse=parse_seconds, default_text="30s"
-    )
+    grace_s: float = _times(30, "Time to finish after SIGTERM.", names=("--grace",), default_text="30s")
     wyoming: str | None = _wyoming(None, "Serve Wyoming too: tcp://HOST:PORT, unix://PATH or stdio://.", metavar="URI")
     zeroconf: str | None = _wyoming(None, "Announce it to Home Assistant under this name.", metavar="NAME")
 
