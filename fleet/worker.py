@@ -12,13 +12,12 @@ import json
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 
-from specedge.errors import AudioError, Interrupted, ModelError, ResourceError, SpecedgeError, UsageError
+from specedge.errors import AudioError, Interrupted, ModelError, SpecedgeError, UsageError
 from specedge.export.default_model import default_model
 
 from ..runtime.audio.audio import open_audio
@@ -58,43 +57,39 @@ def instruction_set() -> str:
 
 def work(task: Task) -> Outcome:
     """Do a task. Errors are outcomes; only a stop of the process is raised."""
-    where = f"{socket.gethostname()}:{os.getpid()}"
     try:
-        outcome = _apart(task) if task.alone else _done(task)
+        return _apart(task) if task.alone else _done(task)
     except Interrupted:
         raise
     except AudioError as error:
-        outcome = Outcome(state="failed", error=str(error))
+        return Outcome(state="failed", error=str(error))
     except (ModelError, UsageError) as error:
-        outcome = Outcome(state="unfit", error=str(error))
-    except (ResourceError, MemoryError, OSError) as error:
-        outcome = Outcome(state="stuck", error=str(error) or type(error).__name__)
+        return Outcome(state="unfit", error=str(error))
+    except (MemoryError, OSError) as error:  # also a ResourceError
+        return Outcome(state="stuck", error=str(error) or type(error).__name__)
     except Exception as error:
-        outcome = Outcome(state="failed", error=f"{task.path}: internal fault, {type(error).__name__}: {error}")
-    return replace(outcome, worker=outcome.worker or where)
+        return Outcome(state="failed", error=f"{task.path}: internal fault, {type(error).__name__}: {error}")
 
 
 def _done(task: Task) -> Outcome:
-    folder, speech = Folder(task.job.out), task.speech
-    if speech is not None and folder.exists(result_file(name := task.job.result_name(speech.audio_sha256))):
-        return Outcome(state="found", name=name)
-    job, model = answer(task.job), _model(task.job)
+    folder, speech, model = Folder(task.job.out), task.speech, _model(task.job)
+    job = answer(task.job)
     if wrong := job.differs(task.job):
         raise ModelError(f"has {wrong} as on the other workers")
     with local_copy(task.path) as path:
         audio_sha256 = _sha256(path, task.path)
+        if speech is not None and audio_sha256 != speech.audio_sha256:
+            raise AudioError(f"{task.path}: was changed while it was in work; run again")
         name = job.result_name(audio_sha256)
+        if folder.exists(result_file(name)):
+            return Outcome(state="found", name=name)
         if speech is not None:
-            if audio_sha256 != speech.audio_sha256:
-                raise AudioError(f"{task.path}: was changed while it was in work; run again")
             file = speech.part_files(name)[task.shard]
             if not folder.exists(file):
                 with open_audio(path, name=task.path) as stream:
                     part = decoded(model, job, speech, chunks_of(speech, stream, task.shard))
                 folder.write(file, json.dumps(part, allow_nan=False).encode())
             return Outcome(state="part", name=name)
-        if folder.exists(result_file(name)):
-            return Outcome(state="found", name=name)
         with open_audio(path, name=task.path) as stream:
             speech, chunks = find_speech(model, job, stream, audio_sha256)
         if chunks is None:
