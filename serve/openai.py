@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +26,11 @@ from . import shapes
 from .failures import Failure, failure_or_fault, invalid
 from .jobs import Job
 from .service import ABOUT, Service, client_of
-from .uploads import read_form
+from .uploads import Form, read_form
 
 _log = logging.getLogger(__name__)
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
+CODED_JSON = "verbose_json with a code"  # of the language, not its name
 _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _REFUSED = ("known_speaker_names[]", "known_speaker_references[]")
 
@@ -166,8 +167,8 @@ async def endpoint(request: Request, task: str) -> Response:
     return await answer(request, lambda form: ask_of(form.fields, service, task=task), file_field="file")
 
 
-async def answer(request: Request, ask_for: Any, *, file_field: str, shape: Any = None) -> Response:
-    """Read the form, decode, and answer. `shape(ask, segments, job)` makes another answer than OpenAI's."""
+async def answer(request: Request, ask_for: Callable[[Form], Ask], *, file_field: str) -> Response:
+    """Read the form, decode, and answer."""
     service: Service = request.app.state.service
     stack = contextlib.AsyncExitStack()
     async with stack:
@@ -175,7 +176,7 @@ async def answer(request: Request, ask_for: Any, *, file_field: str, shape: Any 
         settings = service.settings
         limits: dict[str, Any] = {"max_bytes": settings.max_upload_bytes, "timeout_s": settings.upload_timeout_s}
         form = await stack.enter_async_context(read_form(request, service.folder, file_field=file_field, **limits))
-        ask: Ask = ask_for(form)
+        ask = ask_for(form)
         ignored = ", ".join(ask.ignored).encode("ascii", "replace").decode()[:500]
         about = request.scope[ABOUT]
         about |= {"model": ask.model, "ignored": ignored}
@@ -188,7 +189,7 @@ async def answer(request: Request, ask_for: Any, *, file_field: str, shape: Any 
             headers = {"Cache-Control": "no-store"} | ({"x-specedge-ignored": ignored} if ignored else {})
             return StreamingResponse(events, media_type="text/event-stream", headers=headers)
         segments = await _until_gone(request, _all(service.segments(job, client_of(request), about)))
-        response: Response = (shape or _shaped)(ask, segments, job)
+        response = _shaped(ask, segments, job)
         if ignored:
             response.headers["x-specedge-ignored"] = ignored
         return response
@@ -268,4 +269,6 @@ def _shaped(ask: Ask, segments: list[Segment], job: Job) -> Response:
     value = shapes.verbose(segments, info, ask.options, tokenizer if has_drafts else None)
     if has_drafts:
         value["figures"] = shapes.figures(info, job.model, job.total_s)
+    if ask.format == CODED_JSON:
+        value["language"] = info.language
     return JSONResponse(value)

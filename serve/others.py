@@ -5,19 +5,13 @@ https://github.com/ggml-org/whisper.cpp/tree/master/examples/server, https://git
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 
 from specedge.runtime.audio.audio import RawFormat
-from specedge.runtime.longform.segments import Segment
-from specedge.runtime.output.formats import STREAMED, SubtitleOptions
 
-from . import shapes
 from .failures import invalid
-from .jobs import Job
-from .openai import Ask, answer, ask_of
+from .openai import CODED_JSON, Ask, answer, ask_of
 from .service import Service
 from .uploads import Form
 
@@ -49,12 +43,7 @@ async def asr(request: Request) -> Response:
         fields = [(name, query[name]) for name in names if name in query]
         ask = ask_of([*fields, ("prompt", query.get("initial_prompt", ""))], service, task="transcribe")
         ask.raw = RawFormat("s16le", 16_000) if query.get("encode", "").lower() == "false" else None
+        ask.format = CODED_JSON if output == "json" else output
         return ask
 
-    def shape(ask: Ask, segments: Sequence[Segment], job: Job) -> Response:
-        if output != "json":
-            return PlainTextResponse("".join(STREAMED[output](segments, SubtitleOptions())))
-        value = shapes.verbose(segments, job.info, ask.options, None)
-        return JSONResponse({**value, "language": job.info.language})
-
-    return await answer(request, ask_for, file_field="audio_file", shape=shape)
+    return await answer(request, ask_for, file_field="audio_file")
