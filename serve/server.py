@@ -58,26 +58,26 @@ async def _serve(settings: Settings, folder: Path) -> int | None:
         )
     )
     sockets = [_listening(settings)]
-    with _signals(service, folder) as came:
-        tasks = [asyncio.create_task(server.serve(sockets)), asyncio.create_task(service.models.unload_unused())]
-        wyoming = contextlib.AsyncExitStack()
-        if settings.wyoming is not None:
-            from .wyoming import serving
+    came = _signals(service, folder)
+    tasks = [asyncio.create_task(server.serve(sockets)), asyncio.create_task(service.models.unload_unused())]
+    wyoming = contextlib.AsyncExitStack()
+    if settings.wyoming is not None:
+        from .wyoming import serving
 
-            await wyoming.enter_async_context(serving(service))
-        notify(f"serving {', '.join(service.models.names)} on http://{settings.host}:{sockets[0].getsockname()[1]}")
-        if settings.is_open:
-            notify("warning: whoever reaches this address may use it; set --api-key")
-        try:
-            while not came and not tasks[0].done():
-                await asyncio.sleep(_TICK_S)
-            await _settle(service, settings.grace_s)
-        finally:
-            server.should_exit = True
-            await wyoming.aclose()
-            tasks[1].cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            service.threads.shutdown(wait=False, cancel_futures=True)
+        await wyoming.enter_async_context(serving(service))
+    notify(f"serving {', '.join(service.models.names)} on http://{settings.host}:{sockets[0].getsockname()[1]}")
+    if settings.is_open:
+        notify("warning: whoever reaches this address may use it; set --api-key")
+    try:
+        while not came and not tasks[0].done():
+            await asyncio.sleep(_TICK_S)
+        await _settle(service, settings.grace_s)
+    finally:
+        server.should_exit = True
+        await wyoming.aclose()
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        service.threads.shutdown(wait=False, cancel_futures=True)
     return came[0] if came else None
 
 
@@ -117,9 +117,8 @@ def _listening(settings: Settings) -> socket.socket:
         raise ResourceError(f"cannot listen on {where}: {error.strerror or error}; choose another --port") from error
 
 
-@contextlib.contextmanager
-def _signals(service: Service, folder: Path) -> Iterator[list[int]]:
-    """The signals that came: the first asks for the end, the second ends at once."""
+def _signals(service: Service, folder: Path) -> list[int]:
+    """The signals that come from now on: the first asks for the end, the second ends at once."""
     came: list[int] = []
 
     def note(number: int, _frame: object) -> None:
@@ -129,12 +128,9 @@ def _signals(service: Service, folder: Path) -> Iterator[list[int]]:
         came.append(number)
         service.is_ending = True
 
-    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield came
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    return came
 
 
 async def _settle(service: Service, grace_s: float) -> None:
