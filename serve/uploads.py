@@ -17,7 +17,7 @@ from pathlib import Path
 
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from specedge.leftovers import Names, temporary_folder
 
@@ -78,16 +78,15 @@ async def _body(request: Request, max_bytes: int, timeout_s: float) -> AsyncGene
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length[:20]) > max_bytes:
         raise too_large
-    n_bytes, is_more = 0, True
-    while is_more:
+    chunks, n_bytes = request.stream(), 0
+    while True:
         try:
-            message = await asyncio.wait_for(request.receive(), timeout_s)
+            chunk = await asyncio.wait_for(anext(chunks, None), timeout_s)
         except TimeoutError:
             raise Failure(408, "upload_timeout", f"nothing came for {timeout_s:g} s: send the request again") from None
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        n_bytes += len(message.get("body", b""))
+        if chunk is None:
+            return
+        n_bytes += len(chunk)
         if n_bytes > max_bytes:
             raise too_large
-        yield message.get("body", b"")
-        is_more = message.get("more_body", False)
+        yield chunk
