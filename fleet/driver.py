@@ -24,8 +24,7 @@ from ..runtime.output.formats import FORMATS
 from .cluster import Cluster, opened
 from .job import Job, Outcome, Task, new_job
 from .places import Folder, Source, find_sources, locked
-from .records import Journal, Record
-from .results import join, remove_parts, result_file, text_stems, write_texts
+from .results import Journal, Record, join, remove_parts, result_file, text_stems, write_texts
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -13,7 +13,7 @@ from specedge.errors import AudioError, ResourceError, UsageError
 from specedge.fleet import transcribe
 from specedge.fleet.job import Outcome, Task
 from specedge.fleet.places import LOCK, Folder, find_sources, local_copy, locked
-from specedge.fleet.records import FILE, Journal, Record
+from specedge.fleet.results import FILE, Journal, Record
 from support.fleets import ANSWER, Serial
 
 fsspec = pytest.importorskip("fsspec")
