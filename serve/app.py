@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specedge.runtime.drafters.registry import runnable
 from specedge.runtime.options import DRAFTERS, DrafterOptions
 
-from . import openai, others
+from . import openai
 from .failures import Failure, failure_or_fault
 from .realtime import realtime
 from .service import ABOUT, Service
@@ -50,8 +50,8 @@ def make_app(service: Service) -> Starlette:
         Route("/v1/models", _models),
         Route("/v1/models/{name:path}", _model),
         Route("/v1/specedge/drafters", _drafters),
-        Route("/inference", others.inference, methods=["POST"]),
-        Route("/asr", others.asr, methods=["POST"]),
+        Route("/inference", openai.inference, methods=["POST"]),
+        Route("/asr", openai.asr, methods=["POST"]),
         Route("/health", _health),
         Route("/ready", _ready),
         Route("/metrics", _metrics),

@@ -1,4 +1,8 @@
-"""`/v1/audio/transcriptions` and `/translations`: from the form to the answer or the stream."""
+"""From a form to the answer or the stream: OpenAI's `/v1/audio/transcriptions` and `/translations`, and the interfaces
+of two other servers, whisper.cpp's `/inference` and whisper-asr-webservice's `/asr`.
+
+https://github.com/ggml-org/whisper.cpp/tree/master/examples/server, https://github.com/ahmetoner/whisper-asr-webservice
+"""
 
 from __future__ import annotations
 
@@ -29,14 +33,15 @@ from .service import ABOUT, Service, client_of
 from .uploads import Form, read_form
 
 _log = logging.getLogger(__name__)
-FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
-CODED_JSON = "verbose_json with a code"  # of the language, not its name
+_FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
+_ASR_OUTPUTS = ("txt", "vtt", "srt", "tsv", "json")
+_CODED_JSON = "verbose_json with a code"  # of the language, not its name
 _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _REFUSED = ("known_speaker_names[]", "known_speaker_references[]")
 
 
 @dataclass(kw_only=True)
-class Ask:
+class _Ask:
     """What a form asks for."""
 
     model: str
@@ -114,12 +119,12 @@ def _items(value: str) -> list[str]:
     return [value]
 
 
-def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) -> Ask:
+def _ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) -> _Ask:
     """Raises Failure, UsageError."""
     form = _Fields(fields)
     format, stream = form.text("response_format") or "json", form.is_on("stream")
-    if format not in FORMATS:
-        raise invalid("response_format", format, f"one of {', '.join(FORMATS)}")
+    if format not in _FORMATS:
+        raise invalid("response_format", format, f"one of {', '.join(_FORMATS)}")
     if stream and format not in ("json", "text"):
         raise Failure(400, "invalid_value", "stream: goes with response_format json or text", param="stream")
     for name in _REFUSED:
@@ -149,7 +154,7 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
         **service.phrases | _phrases(form),
     )
     vad: dict[str, Any] | None = {} if form.is_on("vad_filter") or form.text("chunking_strategy") else None
-    return Ask(
+    return _Ask(
         model=service.models.name_of(form.text("model") or ""),
         format=format,
         stream=stream,
@@ -164,10 +169,41 @@ def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) ->
 async def endpoint(request: Request, task: str) -> Response:
     """Transcribe, or translate into English."""
     service: Service = request.app.state.service
-    return await answer(request, lambda form: ask_of(form.fields, service, task=task), file_field="file")
+    return await _answer(request, lambda form: _ask_of(form.fields, service, task=task), file_field="file")
 
 
-async def answer(request: Request, ask_for: Callable[[Form], Ask], *, file_field: str) -> Response:
+async def inference(request: Request) -> Response:
+    """whisper.cpp's: a form with `file`, the answer as with OpenAI."""
+    service: Service = request.app.state.service
+
+    def ask_for(form: Form) -> _Ask:
+        known = [(name, value) for name, value in form.fields if name != "stream"]
+        translates = any(name == "translate" and value.lower() in ("true", "1") for name, value in known)
+        return _ask_of(known, service, task="translate" if translates else "transcribe")
+
+    return await _answer(request, ask_for, file_field="file")
+
+
+async def asr(request: Request) -> Response:
+    """whisper-asr-webservice's: options in the address, `audio_file` in the form; `encode=false`: raw s16le."""
+    service: Service = request.app.state.service
+    query = request.query_params
+    output = query.get("output") or "txt"
+    if output not in _ASR_OUTPUTS:
+        raise invalid("output", output, f"one of {', '.join(_ASR_OUTPUTS)}")
+
+    def ask_for(_: Form) -> _Ask:
+        names = ("language", "task", "word_timestamps", "vad_filter", "model")
+        fields = [(name, query[name]) for name in names if name in query]
+        ask = _ask_of([*fields, ("prompt", query.get("initial_prompt", ""))], service, task="transcribe")
+        ask.raw = RawFormat("s16le", 16_000) if query.get("encode", "").lower() == "false" else None
+        ask.format = _CODED_JSON if output == "json" else output
+        return ask
+
+    return await _answer(request, ask_for, file_field="audio_file")
+
+
+async def _answer(request: Request, ask_for: Callable[[Form], _Ask], *, file_field: str) -> Response:
     """Read the form, decode, and answer."""
     service: Service = request.app.state.service
     stack = contextlib.AsyncExitStack()
@@ -220,7 +256,7 @@ async def _disconnected(request: Request) -> None:
 
 
 async def _events(
-    ask: Ask, job: Job, service: Service, request: Request, resources: contextlib.AsyncExitStack
+    ask: _Ask, job: Job, service: Service, request: Request, resources: contextlib.AsyncExitStack
 ) -> AsyncIterator[str]:
     """The stream. Its resources go with it, also when the client does."""
     has_drafts, tokenizer = "drafts" in ask.include, job.model.bundle.tokenizer
@@ -254,7 +290,7 @@ async def _events(
         yield "data: [DONE]\n\n"
 
 
-def _shaped(ask: Ask, segments: list[Segment], job: Job) -> Response:
+def _shaped(ask: _Ask, segments: list[Segment], job: Job) -> Response:
     info, tokenizer = job.info, job.model.bundle.tokenizer
     if ask.format == "json":
         value: dict[str, Any] = {"text": shapes.text_of(segments), "usage": shapes.usage(info)}
@@ -269,6 +305,6 @@ def _shaped(ask: Ask, segments: list[Segment], job: Job) -> Response:
     value = shapes.verbose(segments, info, ask.options, tokenizer if has_drafts else None)
     if has_drafts:
         value["figures"] = shapes.figures(info, job.model, job.total_s)
-    if ask.format == CODED_JSON:
+    if ask.format == _CODED_JSON:
         value["language"] = info.language
     return JSONResponse(value)
