@@ -23,6 +23,8 @@ from specedge.runtime.longform.transcribe import compression_ratio as get_compre
 from specedge.runtime.longform.vad_filter import SpeechMap
 from specedge.runtime.longform.windows import Piece, cut_window
 from specedge.runtime.longform.words import last_end_s, time_words
+from specedge.runtime.text.words import WordTokens
+from specedge.runtime.text.words import merge_punctuations as _merge_punctuations
 
 from .audio import decode_audio, pad_or_trim
 from .ct2 import Encoded, GenerationResult, Whisper
@@ -505,22 +507,10 @@ def get_suppressed_tokens(tokenizer: Tokenizer, suppress_tokens: Sequence[int] |
 
 def merge_punctuations(alignment: list[dict[str, Any]], prepended: str, appended: str) -> None:
     """Join marks of `prepended` with the word behind them and of `appended` with the one before; empty words stay."""
-    if not alignment:
-        return
-    following = alignment[-1]
-    for word in reversed(alignment[:-1]):
-        if word["word"].startswith(" ") and word["word"].strip() in prepended:
-            following.update(word=word["word"] + following["word"], tokens=word["tokens"] + following["tokens"])
-            word.update(word="", tokens=[])
-        else:
-            following = word
-    previous = alignment[0]
-    for word in alignment[1:]:
-        if not previous["word"].endswith(" ") and word["word"] in appended:
-            previous.update(word=previous["word"] + word["word"], tokens=previous["tokens"] + word["tokens"])
-            word.update(word="", tokens=[])
-        else:
-            previous = word
+    words = [WordTokens(text=word["word"], ids=word["tokens"]) for word in alignment]
+    _merge_punctuations(words, prepended, appended)
+    for word, merged in zip(alignment, words, strict=True):
+        word.update(word=merged.text, tokens=merged.ids)
 
 
 def get_ctranslate2_storage(segment: NDArray[Any]) -> NDArray[Any]:
