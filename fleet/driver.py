@@ -8,11 +8,10 @@ neighbours, and files whose workers died for other reasons, are not.
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import json
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -135,8 +134,7 @@ class _Driver:
         self._parts: dict[str, set[int]] = {}  # of long files, that are not done
         self._stems: dict[str, str] = {}
         self._results: set[str] = set()  # that files of this run have
-        self._waiting: list[tuple[int, int, Task]] = []
-        self._order = itertools.count()
+        self._waiting: deque[Task] = deque()
         self._n_idle = 0
         self._avoid: set[str] = set()
 
@@ -151,7 +149,8 @@ class _Driver:
                 yield known
             else:
                 self._sources[source.place] = source
-                self._push(Task(job=self._job, path=source.place, size=source.size))
+        longest_first = sorted(self._sources.values(), key=lambda source: -source.size)
+        self._waiting.extend(Task(job=self._job, path=one.place, size=one.size) for one in longest_first)
         total_mb, label = sum(source.size for source in self._sources.values()) / 1e6, f"{len(self._sources)} files"
         with Progress(total_mb, "MB", label, enabled=None if shows_progress else False) as line:
             yield from self._worked(line)
@@ -165,7 +164,7 @@ class _Driver:
         n_running = 0
         while self._waiting or n_running:
             while self._waiting and n_running < 2 * max(1, self._cluster.n_workers()):
-                self._cluster.submit(heapq.heappop(self._waiting)[2], self._avoid)
+                self._cluster.submit(self._waiting.popleft(), self._avoid)
                 n_running += 1
             ended = self._cluster.next(_WAIT_S)
             if ended is None:
@@ -190,9 +189,6 @@ class _Driver:
         name = self._job.result_name(old.audio_sha256)
         return old if f"{name}.json" in there and old.result == result_file(name) else None
 
-    def _push(self, task: Task) -> None:
-        heapq.heappush(self._waiting, (-task.size, next(self._order), task))
-
     def _settled(self, task: Task, outcome: Outcome | None) -> Record | None:
         """Take the end of a task; None: its workers died. A record where its file is over."""
         source = self._sources.get(task.path)
@@ -201,21 +197,21 @@ class _Driver:
         whole = Task(job=task.job, path=task.path, size=task.size)
         if outcome is None:
             if task.n_lost < LOST:
-                self._push(replace(task, alone=True, n_lost=task.n_lost + 1))
+                self._waiting.appendleft(replace(task, alone=True, n_lost=task.n_lost + 1))
                 return None
             why = f"its workers died {task.n_lost + 1} times, each for another reason than this file"
             return self._over(source, state="failed", error=f"{source.path}: {why}")
         if outcome.state == "split" and outcome.speech is not None:
             self._parts[task.path] = set(range(len(outcome.speech.firsts)))
-            for shard in self._parts[task.path]:
-                self._push(replace(whole, speech=outcome.speech, shard=shard))
+            parts = [replace(whole, speech=outcome.speech, shard=shard) for shard in self._parts[task.path]]
+            self._waiting.extendleft(reversed(parts))
             return None
         if outcome.state == "part" and task.speech is not None:
             self._parts[task.path].discard(task.shard)
             if self._parts[task.path]:
                 return None
             if not join(self._folder, self._job, task.speech):
-                self._push(whole)
+                self._waiting.appendleft(whole)
                 return None
         elif outcome.state == "stuck":
             self._stuck(task, outcome)
@@ -242,7 +238,7 @@ class _Driver:
             self._say(f"warning: worker {outcome.worker}: {outcome.error}; its files go to others")
         if task.n_stuck + 1 >= STUCK:
             raise ResourceError(f"{outcome.error} (on {STUCK} tries); the same command goes on where this one stopped")
-        self._push(replace(task, n_stuck=task.n_stuck + 1))
+        self._waiting.append(replace(task, n_stuck=task.n_stuck + 1))
 
     def _over(self, source: Source, **about: Any) -> Record:
         del self._sources[source.place]
