@@ -55,6 +55,10 @@ class Section:
     n_bytes: int
     crc: int
 
+    @property
+    def end(self) -> int:
+        return self.offset + self.n_bytes
+
 
 def aligned(offset: int) -> int:
     """`offset` rounded up to where a section may begin."""
@@ -80,10 +84,9 @@ _ORDERS_OF = {
 
 def pack_head(sections: Sequence[Section], *, n_text: int, fingerprint: bytes) -> bytes:
     """Header and section table; the first section begins at `aligned(len(result))`."""
-    total = sections[-1].offset + sections[-1].n_bytes
     numbered = any(section.name == "ids" for section in sections)
     header = _HEADER.pack(
-        NUMBERED_MAGIC if numbered else MAGIC, BYTE_ORDER_MARK, len(sections), total, n_text, 0, fingerprint
+        NUMBERED_MAGIC if numbered else MAGIC, BYTE_ORDER_MARK, len(sections), sections[-1].end, n_text, 0, fingerprint
     )
     table = b"".join(_ENTRY.pack(s.name.encode(), s.offset, s.n_bytes, s.crc, 0) for s in sections)
     crc = zlib.crc32(header + table)

@@ -289,7 +289,7 @@ class TokenMap:
         self.close()
 
     def _slice(self, section: Section) -> memoryview:
-        return self._whole[section.offset : section.offset + section.n_bytes]
+        return self._whole[section.offset : section.end]
 
     def _index(self) -> None:
         """The sections as sequences of integers."""
@@ -309,9 +309,9 @@ class TokenMap:
         self._len, self._count, self._conf = cast("len", "B"), cast("count", "B"), cast("conf", "B")
 
     def _check_crc(self, section: Section) -> None:
-        crc, end = 0, section.offset + section.n_bytes
-        for at in range(section.offset, end, _CRC_BLOCK):
-            with self._whole[at : min(at + _CRC_BLOCK, end)] as block:
+        crc = 0
+        for at in range(section.offset, section.end, _CRC_BLOCK):
+            with self._whole[at : min(at + _CRC_BLOCK, section.end)] as block:
                 crc = zlib.crc32(block, crc)
         if crc != section.crc:
             raise MapError(f"{self.where}: damaged: the checksum of section {section.name!r} does not match; {REMEDY}")

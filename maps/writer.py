@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from specedge.errors import ResourceError, UsageError
 from specedge.files import publishing
 
-from .tmap_format import CONF_BLOCK, END, MAX_ORDER, TOKEN_MAP, Section, aligned, head_bytes, pack_head, section_names
+from .tmap_format import CONF_BLOCK, END, MAX_ORDER, TOKEN_MAP, Section, aligned, head_bytes, pack_head
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,15 +62,11 @@ class Spill:
             for column in vars(chunk).values():
                 np.save(file, column)
 
-    def values(self) -> NDArray[np.float32]:
-        """The value of each key, order by order."""
-        return np.concatenate([chunk.value for n in self.n_keys for chunk in self.chunks(n)])
-
     def chunks(self, n: int, kept: NDArray[np.bool_] | None = None) -> Iterator[Chunk]:
-        """The keys of order `n` where `kept` (bool[n_keys]) is true; all of them if None."""
-        at = 0
+        """The keys of order `n`; `kept`, bool for the keys of all orders, says which of them, None for all."""
+        at, end = (sum(list(self.n_keys.values())[:m]) for m in (n - 1, n))
         with open(self._paths[n], "rb") as file:
-            while at < self.n_keys[n]:
+            while at < end:
                 chunk = Chunk(**{field.name: np.load(file) for field in fields(Chunk)})
                 yield chunk if kept is None else chunk.only(kept[at : at + len(chunk.key)])
                 at += len(chunk.key)
@@ -80,6 +75,7 @@ class Spill:
 _MAX_U32 = (1 << 32) - 1
 _TEXT_BLOCK = 1 << 22
 _FIT_TOLERANCE = 0.002  # of the keys; nearer to the budget is not worth another pass
+_Kept = NDArray[np.bool_] | None  # which keys of all orders go into the file; None for all
 
 
 def write_map(
@@ -100,59 +96,52 @@ def write_map(
     Raises UsageError for a budget below an empty map and for a file at `path` that is no map; ResourceError when the
     file cannot be written.
     """
-    plan = _plan(spill, text, dict(meta), ids, budget_bytes)
-    if max(plan.n_candidates, plan.n_pool, plan.n_confidences) > _MAX_U32:
-        raise ResourceError(
-            f"{os.fspath(path)}: too large for a token map; give a byte budget or a higher minimum count"
-        )
-    with publishing(path, TOKEN_MAP) as file:
+
+    def write(file: BinaryIO, kept: _Kept) -> list[Section]:
         writer = _SectionWriter(file, head_bytes(spill.n_orders, numbered=ids is not None))
-        writer.write("meta", [plan.meta])
+        facts = {**meta, "pruned_keys": 0 if kept is None else int(np.count_nonzero(~kept))}
+        writer.write("meta", [json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()])
         if ids is not None:
             writer.write("ids", [ids.astype("<u4").data])
         base = 0
-        for n in range(1, spill.n_orders + 1):
-            base = _write_order(writer, spill, plan, n, base)
-        _write_candidates(writer, spill, plan, text)
-        writer.finish(n_text=n_text, fingerprint=fingerprint)
+        for n in spill.n_keys:
+            base = _write_order(writer, spill, kept, n, base)
+        _write_candidates(writer, spill, kept, text)
+        return writer.sections
+
+    def size_of(kept: _Kept) -> int:
+        with open(os.devnull, "wb") as nothing:
+            return write(nothing, kept)[-1].end
+
+    kept = None if budget_bytes is None else _fitting(size_of, spill, budget_bytes)
+    with publishing(path, TOKEN_MAP) as file:
+        sections = write(file, kept)
+        sizes = {section.name: section.n_bytes for section in sections}
+        if max(sizes["conf"], sizes["pool"] // 2) > _MAX_U32:
+            raise ResourceError(
+                f"{os.fspath(path)}: too large for a token map; give a byte budget or a higher minimum count"
+            )
+        file.seek(0)
+        file.write(pack_head(sections, n_text=n_text, fingerprint=fingerprint))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Plan:
-    """What goes into the file: the `kept` keys by order (None: all), and sizes."""
-
-    kept: Mapping[int, NDArray[np.bool_] | None]
-    n_candidates: int
-    n_confidences: int
-    n_pool: int
-    meta: bytes
-    size_bytes: int
-
-
-def _plan(
-    spill: Spill,
-    text: NDArray[np.uint16],
-    meta: dict[str, Any],
-    ids: NDArray[np.uint32] | None,
-    budget_bytes: int | None,
-) -> _Plan:
-    measured = partial(_measured, spill, text, meta, ids)
-    whole = measured(None)
-    if budget_bytes is None or whole.size_bytes <= budget_bytes:
-        return whole
-    values = spill.values()
+def _fitting(size_of: Callable[[_Kept], int], spill: Spill, budget_bytes: int) -> _Kept:
+    """The most valuable keys in `budget_bytes`. Raises UsageError where a map of none exceeds them."""
+    if size_of(None) <= budget_bytes:
+        return None
+    values = np.concatenate([chunk.value for n in spill.n_keys for chunk in spill.chunks(n)])
     rising = np.sort(values)
-    plan, fits, fails = measured(_best_keys(values, rising, 0)), 0, len(values)
-    if plan.size_bytes > budget_bytes:
-        raise UsageError(f"a budget of {budget_bytes} bytes is too small: an empty map has {plan.size_bytes}")
+    best, fits, fails = _best_keys(values, rising, 0), 0, len(values)
+    if (least_bytes := size_of(best)) > budget_bytes:
+        raise UsageError(f"a budget of {budget_bytes} bytes is too small: an empty map has {least_bytes}")
     while fails - fits > max(1, int(_FIT_TOLERANCE * len(values))):
         middle = (fits + fails) // 2
-        tried = measured(_best_keys(values, rising, middle))
-        if tried.size_bytes <= budget_bytes:
-            plan, fits = tried, middle
+        tried = _best_keys(values, rising, middle)
+        if size_of(tried) <= budget_bytes:
+            best, fits = tried, middle
         else:
             fails = middle
-    return plan
+    return best
 
 
 def _best_keys(values: NDArray[np.float32], rising: NDArray[np.float32], n_kept: int) -> NDArray[np.bool_]:
@@ -166,63 +155,8 @@ def _best_keys(values: NDArray[np.float32], rising: NDArray[np.float32], n_kept:
     return kept
 
 
-def _measured(
-    spill: Spill,
-    text: NDArray[np.uint16],
-    meta: dict[str, Any],
-    ids: NDArray[np.uint32] | None,
-    chosen: NDArray[np.bool_] | None,
-) -> _Plan:
-    """The plan that keeps the `chosen` keys (None: all)."""
-    kept: dict[int, NDArray[np.bool_] | None] = dict.fromkeys(spill.n_keys)
-    n_pruned = 0
-    if chosen is not None:
-        ends = np.cumsum(list(spill.n_keys.values()))
-        kept.update(zip(spill.n_keys, np.split(chosen, ends[:-1]), strict=True))
-        n_pruned = int(np.count_nonzero(~chosen))
-    covered = np.zeros(len(text), dtype=np.bool_)
-    names = section_names(spill.n_orders, numbered=ids is not None)
-    sizes: dict[str, int] = dict.fromkeys(names, 0)
-    if ids is not None:
-        sizes["ids"] = 4 * len(ids)
-    n_candidates = n_confidences = 0
-    for n in spill.n_keys:
-        n_order_keys, last = 0, -1
-        for chunk in spill.chunks(n, kept[n]):
-            n_order_keys += len(chunk.key)
-            last = max(last, _highest_id(chunk.key, n))
-            n_candidates += len(chunk.start)
-            n_confidences += len(chunk.confidence)
-            _cover(covered, chunk)
-        sizes |= {f"keys{n}": 8 * n_order_keys, f"csr{n}": 4 * (last + 3), f"first{n}": 4 * (n_order_keys + 1)}
-        if n == MAX_ORDER:
-            sizes[f"old{n}"] = 2 * n_order_keys
-    n_pool = int(np.count_nonzero(covered))
-    meta_bytes = json.dumps(meta | {"pruned_keys": n_pruned}, sort_keys=True, separators=(",", ":")).encode()
-    sizes |= {"meta": len(meta_bytes), "ref": 4 * n_candidates, "len": n_candidates, "count": n_candidates}
-    sizes |= {"confat": 4 * (n_candidates // CONF_BLOCK + 1), "conf": n_confidences, "pool": 2 * n_pool}
-    size_bytes = head_bytes(spill.n_orders, numbered=ids is not None)
-    for name in names:
-        size_bytes = aligned(size_bytes) + sizes[name]
-    return _Plan(
-        kept=kept,
-        n_candidates=n_candidates,
-        n_confidences=n_confidences,
-        n_pool=n_pool,
-        meta=meta_bytes,
-        size_bytes=size_bytes,
-    )
-
-
 def _last_ids(keys: NDArray[np.uint64], n: int) -> NDArray[np.int64]:
     return (keys >> np.uint64(16 * (min(n, MAX_ORDER - 1) - 1))).astype(np.int64)
-
-
-def _highest_id(keys: NDArray[np.uint64], n: int) -> int:
-    """The highest last token of the rising `keys` that is an id, -1 if there is none."""
-    last = _last_ids(keys, n)
-    ids = last[: np.searchsorted(last, END)]
-    return int(ids[-1]) if len(ids) else -1
 
 
 def _cover(covered: NDArray[np.bool_], chunk: Chunk) -> None:
@@ -231,13 +165,13 @@ def _cover(covered: NDArray[np.bool_], chunk: Chunk) -> None:
         covered[start[chunk.length > i] + i] = True
 
 
-def _write_order(writer: _SectionWriter, spill: Spill, plan: _Plan, n: int, base: int) -> int:
+def _write_order(writer: _SectionWriter, spill: Spill, kept: _Kept, n: int, base: int) -> int:
     """Keys, index and first candidates of order `n`; returns the number of its last candidate plus one."""
-    writer.write(f"keys{n}", (chunk.key.data for chunk in spill.chunks(n, plan.kept[n])))
+    writer.write(f"keys{n}", (chunk.key.data for chunk in spill.chunks(n, kept)))
     if n == MAX_ORDER:
-        writer.write(f"old{n}", (chunk.old.data for chunk in spill.chunks(n, plan.kept[n])))
+        writer.write(f"old{n}", (chunk.old.data for chunk in spill.chunks(n, kept)))
     counted = np.zeros(END + 1, dtype=np.int64)
-    for chunk in spill.chunks(n, plan.kept[n]):
+    for chunk in spill.chunks(n, kept):
         counted += np.bincount(_last_ids(chunk.key, n), minlength=END + 1)
     n_rows = int(np.flatnonzero(counted[:END])[-1]) + 1 if counted[:END].any() else 0
     csr = np.concatenate(([0], np.cumsum(counted[:n_rows]), [counted.sum()]))
@@ -247,7 +181,7 @@ def _write_order(writer: _SectionWriter, spill: Spill, plan: _Plan, n: int, base
     def firsts() -> Iterator[memoryview]:
         nonlocal end
         yield np.array([base], dtype="<u4").data
-        for chunk in spill.chunks(n, plan.kept[n]):
+        for chunk in spill.chunks(n, kept):
             ends = end + np.cumsum(chunk.n_candidates, dtype=np.int64)
             end = int(ends[-1]) if len(ends) else end
             yield ends.astype("<u4").data
@@ -256,12 +190,12 @@ def _write_order(writer: _SectionWriter, spill: Spill, plan: _Plan, n: int, base
     return end
 
 
-def _write_candidates(writer: _SectionWriter, spill: Spill, plan: _Plan, text: NDArray[np.uint16]) -> None:
+def _write_candidates(writer: _SectionWriter, spill: Spill, kept: _Kept, text: NDArray[np.uint16]) -> None:
     """The sections that all orders share."""
 
     def chunks() -> Iterator[Chunk]:
         for n in spill.n_keys:
-            yield from spill.chunks(n, plan.kept[n])
+            yield from spill.chunks(n, kept)
 
     covered = np.zeros(len(text), dtype=np.bool_)
     for chunk in chunks():
@@ -290,13 +224,13 @@ def _block_starts(lengths: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.u
 
 
 class _SectionWriter:
-    """Writes sections one after the other, and at the end the head, which needs their checksums."""
+    """Writes sections one after the other behind room for the head, which needs their checksums."""
 
     def __init__(self, file: BinaryIO, n_head: int) -> None:
         self._file = file
         self._at = n_head
         file.write(bytes(n_head))
-        self._sections: list[Section] = []
+        self.sections: list[Section] = []
 
     def write(self, name: str, parts: Iterable[memoryview | bytes]) -> None:
         offset = aligned(self._at)
@@ -306,9 +240,5 @@ class _SectionWriter:
             data = memoryview(part).cast("B") if len(part) else b""
             self._file.write(data)
             crc, n_bytes = zlib.crc32(data, crc), n_bytes + len(data)
-        self._sections.append(Section(name, offset, n_bytes, crc))
+        self.sections.append(Section(name, offset, n_bytes, crc))
         self._at = offset + n_bytes
-
-    def finish(self, *, n_text: int, fingerprint: bytes) -> None:
-        self._file.seek(0)
-        self._file.write(pack_head(self._sections, n_text=n_text, fingerprint=fingerprint))
