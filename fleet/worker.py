@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from specedge.errors import AudioError, Interrupted, ModelError, SpecedgeError, UsageError
 from specedge.export.default_model import default_model
 
-from ..runtime.audio.audio import SAMPLE_RATE, AudioStream, HeldAudio, open_audio, take
+from ..runtime.audio.audio import SAMPLE_RATE, AudioStream, open_audio, take
+from ..runtime.audio.mel import HeldAudio
 from ..runtime.batched import MIN_SILENCE_MS, SILENCE, Chunk, Pieces, PieceTranscription, speech_pieces
 from ..runtime.device import device_fields, isa
 from ..runtime.longform.vad_filter import SpeechAudio, SpeechMap

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
 
-from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, HeldAudio, decode_audio, open_audio
+from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, decode_audio, open_audio
+from .audio.mel import HeldAudio
 from .bundle.bundle import Bundle
 from .bundle.manifest import HOP_SAMPLES, N_FFT
 from .decoding.decode import Speculation

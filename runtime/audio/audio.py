@@ -33,7 +33,6 @@ from specedge.leftovers import Names, temporary_file
 
 from ..console import silently, warn
 from .media import MediaReader, Resampler, begins_as_media
-from .mel import Samples
 from .wav import Block, ByteReader, PcmReader, WavReader, sniff, to_float
 from .wav import RawFormat as RawFormat
 
@@ -405,26 +404,6 @@ def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:
         reason = "no space left" if error.errno == errno.ENOSPC else error.strerror
         raise ResourceError(f"{source.name}: the temporary copy in {tempfile.gettempdir()} failed: {reason}") from error
     return str(path)
-
-
-class HeldAudio:
-    """Reads like `stream`; `peek` looks ahead."""
-
-    def __init__(self, stream: Samples) -> None:
-        self._stream = stream
-        self._held = np.zeros(0, np.float32)
-
-    def peek(self, n_samples: int) -> NDArray[np.float32]:
-        """The next samples, fewer at the end, which will be read again."""
-        n_missing = n_samples - len(self._held)
-        if n_missing > 0:
-            self._held = np.concatenate([self._held, self._stream.read(n_missing)])
-        return self._held[:n_samples]
-
-    def read(self, n_samples: int) -> NDArray[np.float32]:
-        block, self._held = self._held[:n_samples], self._held[n_samples:]
-        n_missing = n_samples - len(block)
-        return np.concatenate([block, self._stream.read(n_missing)]) if n_missing else block
 
 
 def open_held(source: AudioSource) -> AudioStream:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from copy import copy
 from functools import lru_cache
 from typing import Protocol
 
@@ -208,14 +209,35 @@ def _louder(padded: NDArray[np.float32], n_frames: int, n_mels: int, loudest: fl
     return loudest
 
 
-class _Held:
-    """An array as `Samples`."""
+class HeldAudio:
+    """Reads like `stream`; `peek` looks ahead.
 
-    def __init__(self, samples: NDArray[np.float32]) -> None:
-        self._samples = samples
+    at: samples read so far; n_taken: those looked at too; is_ended: the stream has given its last.
+    """
+
+    def __init__(self, stream: Samples) -> None:
+        self._stream = stream
+        self._held = np.zeros(0, np.float32)
+        self.at = 0
+        self.is_ended = False
+
+    @property
+    def n_taken(self) -> int:
+        return self.at + len(self._held)
+
+    def peek(self, n_samples: int) -> NDArray[np.float32]:
+        """The next samples, fewer at the end, which will be read again."""
+        n_missing = n_samples - len(self._held)
+        if n_missing > 0 and not self.is_ended:
+            block = self._stream.read(n_missing)
+            self.is_ended = len(block) < n_missing
+            self._held = np.concatenate([self._held, block])
+        return self._held[: max(n_samples, 0)]
 
     def read(self, n_samples: int, /) -> NDArray[np.float32]:
-        block, self._samples = self._samples[:n_samples], self._samples[n_samples:]
+        block = self.peek(n_samples)
+        self._held = self._held[len(block) :]
+        self.at += len(block)
         return block
 
 
@@ -231,20 +253,14 @@ class MelStream:
     ) -> None:
         self.n_mels = n_mels
         self.n_frames = n_frames
-        self._stream = stream
+        self._audio = HeldAudio(stream)
         self._again = again
-        # `_held` samples, from the stream's sample `_origin` on: as many as one window's frames see.
-        self._n_window = n_frames * HOP_SAMPLES + _OVERLAP
-        self._buffer = np.zeros(self._n_window, np.float32)
-        self._origin = 0
-        self._held = 0
-        self._is_ended = False
+        self._n_window = n_frames * HOP_SAMPLES + _OVERLAP  # samples that one window's frames see
         self.keeps_power = False  # set it to have the spectrum of the window read last in `last_power`
         self.last_power: NDArray[np.float32] | None = None
         self.sound = (0, 0)  # the window read last: first frame above -90 dB of full scale and the one behind the last
         self._peak: float | None = None
         self._is_peak_final = False
-        self._n_read = 0
         self._n_samples: int | None = None
 
     @property
@@ -260,7 +276,7 @@ class MelStream:
     @property
     def n_content_frames(self) -> int | None:
         """The frames of the whole audio, as openai-whisper counts them; None while nobody knows."""
-        n_samples = self._n_read if self._is_ended else self._n_samples
+        n_samples = self._audio.n_taken if self._audio.is_ended else self._n_samples
         return None if n_samples is None else n_samples // HOP_SAMPLES
 
     def window(
@@ -290,26 +306,25 @@ class MelStream:
     def power(self, start_frame: int, *, keep_from: int | None = None) -> tuple[NDArray[np.float32], int]:
         """As `open_window`, but the power spectrum [N_FREQS, n_frames], from which several band counts can be made."""
         start = start_frame * HOP_SAMPLES
-        left = start - _HALF
-        if max(left, 0) < self._origin or start_frame < 0:
+        left, audio = start - _HALF, self._audio
+        if max(left, 0) < audio.at or start_frame < 0:
             raise ValueError(f"start_frame {start_frame}: windows of a stream are read forwards")
         self._find_peak()
-        self._advance(max(left if keep_from is None else keep_from * HOP_SAMPLES - _HALF, 0))
-        self._fill(left + self._n_window)
+        self._skip_to(left if keep_from is None else keep_from * HOP_SAMPLES - _HALF)
+        samples = audio.peek(left + self._n_window - audio.at)[max(left, 0) - audio.at :]
         padded = np.zeros(self._n_window, np.float32)
         n_missing = max(0, -left)
-        first = max(left, 0) - self._origin
-        n_here = min(max(0, self._held - first), len(padded) - n_missing)
-        padded[n_missing : n_missing + n_here] = self._buffer[first : first + n_here]
-        self.sound = _find_sound(padded[_HALF : n_missing + n_here])
+        end = n_missing + len(samples)
+        padded[n_missing:end] = samples
+        self.sound = _find_sound(padded[_HALF:end])
         _reflect_start(padded, n_missing)
-        n_content_frames = min(self.n_frames, max(0, self._origin + self._held - start) // HOP_SAMPLES)
-        return _power(padded, self.n_frames, n_missing + n_here), n_content_frames
+        n_content_frames = min(self.n_frames, max(0, audio.n_taken - start) // HOP_SAMPLES)
+        return _power(padded, self.n_frames, end), n_content_frames
 
     def ends_before(self, frame: int) -> bool:
         """Whether the audio has no more than `frame` frames; reads on as far as it takes to know."""
         if self.n_content_frames is None:
-            self._fill((frame + 1) * HOP_SAMPLES)
+            self._audio.peek((frame + 1) * HOP_SAMPLES - self._audio.at)
         n_content_frames = self.n_content_frames
         return n_content_frames is not None and n_content_frames <= frame
 
@@ -317,9 +332,9 @@ class MelStream:
         """Before the first window: the whole audio's maximum, from what is held if that is all, else read anew."""
         if self._is_peak_final or self._peak is not None:
             return
-        self._fill(self._n_window)
-        if self._is_ended:
-            self._peak, self._n_samples = find_peak(_Held(self._buffer[: self._held]), self.n_mels)
+        self._audio.peek(self._n_window)
+        if self._audio.is_ended:
+            self._peak, self._n_samples = find_peak(copy(self._audio), self.n_mels)  # of what is held
             self._is_peak_final = True
             return
         source = None
@@ -335,34 +350,10 @@ class MelStream:
             source.close()
         self._is_peak_final = True
 
-    def _advance(self, first: int) -> None:
-        """Let go of everything before sample `first`, reading past what is not held."""
-        n_drop = min(max(0, first - self._origin), self._held)
-        self._buffer[: self._held - n_drop] = self._buffer[n_drop : self._held]
-        self._held -= n_drop
-        self._origin += n_drop
-        while self._origin < first and not self._is_ended:
-            self._origin += len(self._read(min(first - self._origin, _READ_SAMPLES)))
-        if self._is_ended and not self._held:
-            self._origin = max(self._origin, first)
-        if self._held <= self._n_window < len(self._buffer):
-            self._buffer = self._buffer[: self._n_window].copy()
-
-    def _fill(self, end: int) -> None:
-        """Read on until sample `end` is held or the audio ends."""
-        n_missing = end - self._origin - len(self._buffer)
-        if n_missing > 0 and not self._is_ended:
-            self._buffer = np.concatenate([self._buffer, np.zeros(n_missing, np.float32)])
-        while self._origin + self._held < end and not self._is_ended:
-            block = self._read(min(end - self._origin - self._held, _READ_SAMPLES))
-            self._buffer[self._held : self._held + len(block)] = block
-            self._held += len(block)
-
-    def _read(self, n_samples: int) -> NDArray[np.float32]:
-        block = self._stream.read(n_samples)
-        self._is_ended = len(block) < n_samples
-        self._n_read += len(block)
-        return block
+    def _skip_to(self, sample: int) -> None:
+        """Let go of everything before `sample`."""
+        while self._audio.at < sample and len(self._audio.read(min(sample - self._audio.at, _READ_SAMPLES))):
+            pass
 
 
 def _find_sound(samples: NDArray[np.float32]) -> tuple[int, int]:

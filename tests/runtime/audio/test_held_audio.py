@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.errors import AudioError, UsageError
-from specedge.runtime.audio.audio import HeldAudio, open_audio, open_held
+from specedge.runtime.audio.audio import open_audio, open_held
+from specedge.runtime.audio.mel import HeldAudio
 from support.sound import NOISE, read_all, wav_bytes
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from specedge.errors import Interrupted, ModelError
-from specedge.runtime.audio.audio import HeldAudio, open_audio
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.audio.mel import HeldAudio
 from specedge.runtime.batched import Chunk, Pieces, PieceTranscription, piece_options
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, TargetModel
