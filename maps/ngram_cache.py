@@ -157,12 +157,11 @@ def _packed(key: Sequence[int]) -> int:
 
 
 SCHEMA_VERSION = 1
-DEFAULT_BUDGET_BYTES = 16 << 20
-MIN_BUDGET_BYTES = 256 << 10
+USER_BUDGET_BYTES = 16 << 20
 _BUSY_S = 5.0
 _WAL_BYTES = 1 << 20
 _FULL_SHARE = 0.8  # of the pages in use before anything is evicted
-_KEPT_SHARE = 0.75
+_EVICTED_PART = 4  # a fourth of the rows
 _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 _DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second when a message quotes a damaged file
 
@@ -189,11 +188,11 @@ class UserCache:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], fingerprint: bytes, *, budget_bytes: int = DEFAULT_BUDGET_BYTES
+        self, path: str | os.PathLike[str], fingerprint: bytes, *, budget_bytes: int = USER_BUDGET_BYTES
     ) -> None:
         self.path = Path(path)
         self._fingerprint = fingerprint
-        self._budget_bytes = max(budget_bytes, MIN_BUDGET_BYTES)
+        self._budget_bytes = budget_bytes
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         with self._harmless():
@@ -210,18 +209,14 @@ class UserCache:
         with self._lock, self._harmless():
             if self._connection is None or not rows:
                 return
-            for attempt in range(2):
-                try:
-                    with self._connection:
-                        self._connection.execute("BEGIN IMMEDIATE")
-                        self._evict(force=attempt > 0)
-                        self._connection.executemany(_ADD, rows)
-                    return
-                except sqlite3.OperationalError as error:
-                    if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-                        return
-                    if error.sqlite_errorcode != sqlite3.SQLITE_FULL or attempt:
-                        raise
+            try:
+                with self._connection:
+                    self._connection.execute("BEGIN IMMEDIATE")
+                    _evict(self._connection)
+                    self._connection.executemany(_ADD, rows)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                    raise
 
     def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
         """The (id, count) pairs after `key`, one to four ids."""
@@ -274,23 +269,6 @@ class UserCache:
                 os.unlink(f"{self.path}{ending}")
         _log.warning("%s was no usable cache: it is now %s, and a new one was begun", self.path, bad.name)
 
-    def _evict(self, *, force: bool) -> None:
-        """Drop the least recently used rows when the file is nearly full."""
-        connection = self._connection
-        if connection is None:
-            return
-        pages, limit, free = (
-            connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("page_count", "max_page_count", "freelist_count")
-        )
-        if not force and pages - free < _FULL_SHARE * limit:
-            return
-        (n_rows,) = connection.execute("SELECT count(*) FROM gram").fetchone()
-        n_gone = n_rows - int(_KEPT_SHARE * n_rows)
-        query = "SELECT vocabulary, key, id FROM gram ORDER BY used, count LIMIT ?"
-        gone = connection.execute(query, (n_gone,)).fetchall()
-        connection.executemany("DELETE FROM gram WHERE vocabulary = ? AND key = ? AND id = ?", gone)
-
     @contextlib.contextmanager
     def _harmless(self) -> Iterator[None]:
         """A cache that fails gives one warning and is not used again: it must never stop a transcription."""
@@ -304,34 +282,37 @@ class UserCache:
                     self._set_aside()
 
 
+def _evict(connection: sqlite3.Connection) -> None:
+    """Drop the least recently used rows when the file is nearly full."""
+    pages, limit, free = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "max_page_count", "freelist_count")
+    )
+    if pages - free >= _FULL_SHARE * limit:
+        query = "SELECT vocabulary, key, id FROM gram ORDER BY used, count LIMIT (SELECT count(*) FROM gram) / ?"
+        gone = connection.execute(query, (_EVICTED_PART,)).fetchall()
+        connection.executemany("DELETE FROM gram WHERE vocabulary = ? AND key = ? AND id = ?", gone)
+
+
 def _is_broken(error: Exception) -> bool:
     """Whether the file itself is to blame, and a new one would help."""
     return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN
 
 
-def _connect(path: Path, budget_bytes: int) -> sqlite3.Connection:
-    connection = _open_database(path, logs_ahead=True)
-    try:
-        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {max(budget_bytes // page_bytes, 1)}").fetchall()
-        connection.execute("SELECT vocabulary, key, id, count, used FROM gram LIMIT 1").fetchall()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _open_database(path: str | os.PathLike[str], *, logs_ahead: bool = False) -> sqlite3.Connection:
-    """Open a private database, made if it is new; `logs_ahead`: with a write-ahead log.
+def _connect(path: str | os.PathLike[str], budget_bytes: int | None = None) -> sqlite3.Connection:
+    """Open a private database, made if it is new; budget_bytes: to learn into, None to read it as it is.
 
     Raises sqlite3.DatabaseError for another version or no database, UnicodeDecodeError for some damaged ones.
     """
     private_file(path, make=True)  # sqlite3 gives its side files the mode of the database
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA trusted_schema = OFF").fetchall()
-        if logs_ahead:
-            _use_wal(connection)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        if budget_bytes is not None:
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+            with contextlib.suppress(sqlite3.OperationalError):  # another process does it, or will
+                connection.execute("PRAGMA journal_mode = WAL")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if version != SCHEMA_VERSION and (version or n_tables):
@@ -340,6 +321,10 @@ def _open_database(path: str | os.PathLike[str], *, logs_ahead: bool = False) ->
             raise error
         if not version:
             connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        connection.execute("SELECT vocabulary, key, id, count, used FROM gram LIMIT 1").fetchall()
+        if budget_bytes is not None:
+            (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+            connection.execute(f"PRAGMA max_page_count = {max(budget_bytes // page_bytes, 1)}")
     except BaseException:
         connection.close()
         raise
@@ -351,27 +336,12 @@ def _query(path: str | os.PathLike[str], query: str) -> Iterator[Any]:
     if not os.path.exists(path):
         return
     try:
-        with contextlib.closing(_open_database(path)) as connection:
+        with contextlib.closing(_connect(path)) as connection:
             yield from connection.execute(query)
     except _DATABASE_ERRORS as error:
         raise ResourceError(
             f"{os.fspath(path)}: no usable cache ({error}); `specedge disk --clear learned` removes it"
         ) from None
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to a write-ahead log; while another process does the same, sqlite does not wait by itself."""
-    connection.execute("PRAGMA synchronous = NORMAL").fetchall()
-    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}").fetchall()
-    for wait_s in (0.02, 0.1, 0.5, 2.0, 0.0):
-        try:
-            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                connection.execute("PRAGMA journal_mode = WAL").fetchall()
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not wait_s:
-                raise
-            time.sleep(wait_s)
 
 
 def _packed_bytes(key: Sequence[int]) -> bytes:
@@ -388,27 +358,10 @@ def _unpacked(key: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(key) // 4}I", key[:-1]) if len(key) % 4 == 1 else ()
 
 
-def show(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Size, entries by vocabulary (fingerprint in hex) and last use (Unix seconds) of a cache.
-
-    Raises ResourceError where the file is no cache or cannot be read.
-    """
-    found: dict[str, Any] = {"path": os.fspath(path), "size_bytes": 0, "entries": {}, "last_used": None}
-    try:
-        found["size_bytes"] = os.stat(path).st_size
-    except FileNotFoundError:
-        return found
-    except OSError as error:
-        raise ResourceError(
-            f"{os.fspath(path)}: cannot be read ({error.strerror or error}); set SPECEDGE_HOME to a folder of yours"
-        ) from None
-    query = "SELECT vocabulary, count(*), max(used) FROM gram GROUP BY 1"
-    for vocabulary, n_rows, used in _query(path, query):
-        if not isinstance(vocabulary, bytes) or not isinstance(used, int):
-            continue  # of another program
-        found["entries"][vocabulary.hex()] = n_rows
-        found["last_used"] = max(used, found["last_used"] or 0)
-    return found
+def entries(path: str | os.PathLike[str]) -> dict[bytes, int]:
+    """How many entries a cache has, by vocabulary. Raises ResourceError where the file is no cache."""
+    is_ours = "typeof(vocabulary) = 'blob' AND typeof(used) = 'integer'"  # another program may have put rows there
+    return dict(_query(path, f"SELECT vocabulary, count(*) FROM gram WHERE {is_ours} GROUP BY 1"))
 
 
 def export(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, tuple[int, ...], int, int]]:
@@ -425,15 +378,7 @@ def _is_pair(id_: object, count: object) -> bool:
     return isinstance(id_, int) and isinstance(count, int) and 0 <= id_ <= MAX_ID
 
 
-def erase(path: str | os.PathLike[str]) -> bool:
-    """Remove the cache with its side files; whether there was anything. Raises ResourceError if that fails."""
-    found = False
+def erase(path: str | os.PathLike[str]) -> None:
+    """Remove the cache with its side files. Raises OSError if that fails."""
     for ending in SIDE_FILES:
-        try:
-            os.unlink(f"{os.fspath(path)}{ending}")
-            found = True
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise ResourceError(f"cannot remove {os.fspath(path)}{ending}: {error.strerror or error}") from None
-    return found
+        Path(f"{os.fspath(path)}{ending}").unlink(missing_ok=True)

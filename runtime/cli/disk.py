@@ -135,12 +135,12 @@ def _kept(what: str) -> _Kept:
 
 
 def _learned() -> _Kept:
-    from specedge.maps.ngram_cache import show as show_cache
+    from specedge.maps.ngram_cache import entries
 
     path = store.user_cache_path()
     n_grams: int | str
     try:
-        n_grams = sum(show_cache(path)["entries"].values())
+        n_grams = sum(entries(path).values())
     except ResourceError:
         n_grams = "unreadable"
     paths = (path,) if path.exists() else ()

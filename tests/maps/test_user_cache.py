@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from specedge.errors import ResourceError
-from specedge.maps.ngram_cache import MAX_ID, MIN_BUDGET_BYTES, UserCache, erase, export, show
+from specedge.maps.ngram_cache import MAX_ID, UserCache, entries, erase, export
 
 VOCABULARY, OTHER = bytes(32), bytes(range(32))
 TEXT = [1, 2, 3, 4, 5]
@@ -36,11 +36,12 @@ def test_what_was_learned_is_there_the_next_time(tmp_path: Path) -> None:
     with UserCache(path, OTHER) as cache:
         assert cache.pairs([1, 2]) == []
         cache.learn([7, 8])
-    assert show(path)["entries"] == {VOCABULARY.hex(): 10, OTHER.hex(): 1}
+    assert entries(path) == {VOCABULARY: 10, OTHER: 1}
     assert (VOCABULARY, (1, 2), 3, 3) in list(export(path))
-    assert erase(path) and not list(path.parent.iterdir())
-    assert not erase(path)
-    assert show(path)["entries"] == {} and list(export(path)) == []
+    erase(path)
+    assert not list(path.parent.iterdir())
+    erase(path)
+    assert entries(path) == {} and list(export(path)) == []
 
 
 def test_ids_beyond_two_bytes_are_kept_beside_the_others(tmp_path: Path) -> None:
@@ -58,15 +59,15 @@ def test_ids_beyond_two_bytes_are_kept_beside_the_others(tmp_path: Path) -> None
 
 
 def test_the_budget_holds_and_the_newest_stays(tmp_path: Path) -> None:
-    path, rng = tmp_path / "c.sqlite", random.Random(2)
-    with UserCache(path, VOCABULARY, budget_bytes=MIN_BUDGET_BYTES) as cache:
+    path, rng, budget_bytes = tmp_path / "c.sqlite", random.Random(2), 256 << 10
+    with UserCache(path, VOCABULARY, budget_bytes=budget_bytes) as cache:
         for _ in range(60):
             tokens = [rng.randrange(50_000) for _ in range(60)]
             cache.learn(tokens)
-            assert path.stat().st_size <= MIN_BUDGET_BYTES
+            assert path.stat().st_size <= budget_bytes
             assert cache.usable
         assert cache.pairs(tokens[:1]) == [(tokens[1], 1)]
-        n_entries = sum(show(path)["entries"].values())
+        n_entries = sum(entries(path).values())
         assert 1000 < n_entries < 60 * 59 * 4 // 2
 
 
@@ -122,7 +123,7 @@ def test_values_of_strangers_are_passed_over(tmp_path: Path) -> None:
 
 def test_values_of_strangers_are_neither_shown_nor_exported(tmp_path: Path) -> None:
     path = _filled(tmp_path / "c.sqlite")
-    shown, exported = show(path)["entries"], list(export(path))
+    shown, exported = entries(path), list(export(path))
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         rows = [(None, b"\1\0", 1, 1, 1), (VOCABULARY, b"", 1, 1, 1), (VOCABULARY, b"\7\0", "x", 1, 1)]
         rows += [(VOCABULARY, b"\7\0", 1 << 40, 1, 1), (b"other", b"\7\0", 1, None, "then")]
@@ -131,7 +132,7 @@ def test_values_of_strangers_are_neither_shown_nor_exported(tmp_path: Path) -> N
         connection.execute("INSERT INTO gram SELECT * FROM ours")
         connection.executemany("INSERT INTO gram VALUES (?, ?, ?, ?, ?)", rows)
     assert list(export(path)) == exported
-    assert show(path)["entries"].keys() == shown.keys()
+    assert entries(path).keys() == shown.keys()
 
 
 def test_a_file_whose_schema_is_no_text_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -140,7 +141,7 @@ def test_a_file_whose_schema_is_no_text_is_set_aside(tmp_path: Path, caplog: pyt
     damaged = path.read_bytes().replace(b"id INTEGER NOT NULL,", b"id INTEGER NOT NUL\xff\xff", 1)
     path.write_bytes(damaged)
     with pytest.raises(ResourceError, match="no usable cache"):
-        show(path)
+        entries(path)
     with UserCache(path, VOCABULARY) as cache:
         cache.learn(TEXT)
         assert cache.pairs([1])[0][0] == 2
