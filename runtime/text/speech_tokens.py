@@ -18,14 +18,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from specedge.errors import BundleError, ModelError, UsageError
+from specedge.errors import ModelError, UsageError
 
 from .special import TokenLayout
 
 _MOST_IDS = 64  # of a part of a prompt
 _IDS = ("other_ends", "before", "behind", "begin")
-_KEYS = {"eot", "languages", *_IDS}
-_OPTIONAL = {"context_at", "unknown"}  # of models that have such a place, and that say the language
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +64,8 @@ class SpeechTokens(TokenLayout):
         language_ids = sorted([*self.languages.values(), self.unknown]) if self.unknown else []
         if any(longer[: len(shorter)] == shorter for shorter, longer in itertools.pairwise(language_ids)):
             raise ModelError("special tokens: the ids of a language begin those of another one")
-        if self.context_at is not None and not 0 <= self.context_at <= len(self.before):
+        places = range(len(self.before) + 1)
+        if self.context_at is not None and (type(self.context_at) is not int or self.context_at not in places):
             raise ModelError(f"special tokens: context_at is {self.context_at}, expected 0 to {len(self.before)}")
 
     @property
@@ -135,23 +134,7 @@ class SpeechTokens(TokenLayout):
 
     @classmethod
     def from_json(cls, data: Any, n_vocab: int) -> SpeechTokens:
-        """The inverse of `to_json`. Raises BundleError for missing or unknown keys, wrong types and impossible ids."""
-        if not isinstance(data, dict) or set(data) - _OPTIONAL != _KEYS:
-            raise BundleError(f"special tokens of a speech LLM: expected the keys {', '.join(sorted(_KEYS))}")
-        unknown, context_at = data.get("unknown", []), data.get("context_at")
-        parts = {**{name: data[name] for name in _IDS}, "unknown": unknown, **dict(data["languages"])}
-        numbers = {type(data["eot"]), int if context_at is None else type(context_at)}
-        if numbers != {int} or not all(isinstance(ids, list) for ids in parts.values()):
-            raise BundleError("special tokens of a speech LLM: expected lists of ids, eot and context_at as integers")
+        """The inverse of `to_json`. Raises as that of `SpecialTokens`, and LookupError and AttributeError."""
+        lists = {name: tuple(data[name]) for name in (*_IDS, *({"unknown"} & data.keys()))}
         languages = {code: tuple(ids) for code, ids in data["languages"].items()}
-        try:
-            return cls(
-                n_vocab=n_vocab,
-                eot=data["eot"],
-                languages=languages,
-                context_at=context_at,
-                unknown=tuple(unknown),
-                **{name: tuple(data[name]) for name in _IDS},
-            )
-        except ModelError as error:
-            raise BundleError(str(error)) from None
+        return cls(n_vocab=n_vocab, **{**data, **lists, "languages": languages})
