@@ -29,9 +29,9 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
-from pathlib import Path
 
-from specedge.errors import BundleError, ModelError, ResourceError, UsageError
+from specedge.errors import BundleError, ModelError, UsageError
+from specedge.files import write_atomic
 
 from .special import SpecialTokens, TokenLayout
 from .splitting import GPT2, QWEN, TEKKEN, composed, split
@@ -137,18 +137,17 @@ def unpack_table(data: bytes, where: str) -> list[bytes]:
     if len(data) < _HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise BundleError(f"{where} is no specedge byte table: it does not begin with the magic bytes; export it again")
     _, version, number, count, n_bytes, crc = _HEADER.unpack_from(data)
-    if version not in (VERSION, PATTERN_VERSION):
+    if number not in {VERSION: (0,), PATTERN_VERSION: range(1, len(_PATTERN_NAMES))}.get(version, ()):
         raise BundleError(
-            f"{where} has byte table version {version}, expected {VERSION} or {PATTERN_VERSION}; export it again"
+            f"{where} has byte table version {version} and pattern {number}, expected version {VERSION} with pattern "
+            f"0, or {PATTERN_VERSION} with another; export it again"
         )
-    if number not in ((0,) if version == VERSION else range(1, len(_PATTERN_NAMES))):
+    is_sized = n_bytes == len(data) - _HEADER.size and n_bytes <= MAX_TABLE_BYTES
+    if not is_sized or not 1 <= count <= min(MAX_TOKENS, n_bytes // 2):
         raise BundleError(
-            f"{where} is split by pattern {number}, which version {version} does not have; export it again"
+            f"{where} says it holds {count} tokens in {n_bytes} bytes, which its {len(data)} bytes cannot; export it "
+            "again"
         )
-    if n_bytes != len(data) - _HEADER.size or n_bytes > MAX_TABLE_BYTES:
-        raise BundleError(f"{where} is {len(data)} bytes long, expected {_HEADER.size + n_bytes}; export it again")
-    if not 1 <= count <= min(MAX_TOKENS, n_bytes // 2):
-        raise BundleError(f"{where} says it holds {count} tokens in {n_bytes} bytes, which cannot be; export it again")
     view = memoryview(data)
     if zlib.crc32(view[_HEADER.size :], zlib.crc32(view[:_CRC_OFFSET])) != crc:
         raise BundleError(f"{where} is damaged: its checksum does not match; export it again or copy it again")
@@ -172,11 +171,7 @@ def pattern_of(data: bytes) -> str:
 
 def write_table(path: str | os.PathLike[str], ranks: Sequence[bytes], pattern: str = GPT2) -> None:
     """Write a tokenizer.bin. Raises ModelError as `pack_table`, ResourceError if the file cannot be written."""
-    data = pack_table(ranks, pattern)
-    try:
-        Path(path).write_bytes(data)
-    except OSError as error:
-        raise ResourceError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
+    write_atomic(path, pack_table(ranks, pattern))
 
 
 def _content(path: str | os.PathLike[str]) -> bytes:

@@ -137,14 +137,14 @@ def test_a_false_count_is_refused(count: int) -> None:
 
 def test_a_newer_version_says_so() -> None:
     packed = pack_table([b"a"])
-    with pytest.raises(BundleError, match="version 3, expected 1 or 2"):
+    with pytest.raises(BundleError, match="version 3 and pattern 0, expected version 1 with pattern 0, or 2"):
         unpack_table(_resealed(packed[:8] + b"\x03\x00" + packed[10:]), "here")
 
 
 @pytest.mark.parametrize(("version", "number"), [(1, 1), (2, 0), (2, 3), (1, 65535)])
 def test_a_pattern_that_a_version_does_not_have_is_refused(version: int, number: int) -> None:
     packed = pack_table([b"a"])
-    with pytest.raises(BundleError, match=f"split by pattern {number}, which version {version} does not have"):
+    with pytest.raises(BundleError, match=f"version {version} and pattern {number}, expected"):
         unpack_table(_resealed(packed[:8] + struct.pack("<HH", version, number) + packed[12:]), "here")
 
 
