@@ -23,7 +23,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, cast, overload
+from typing import Any, BinaryIO, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +79,8 @@ class _ArrayReader:
                 block = self._samples[at : at + n_frames].astype(dtype)
             yield Block(block[:, None], SAMPLE_RATE, "mono")
 
-    def close(self) -> None:
-        self._samples = self._samples[:0]
+
+_Reader = _ArrayReader | PcmReader | MediaReader
 
 
 def take(waiting: list[NDArray[np.float32]], n_samples: int) -> NDArray[np.float32]:
@@ -98,15 +98,6 @@ def take(waiting: list[NDArray[np.float32]], n_samples: int) -> NDArray[np.float
     return np.concatenate(out) if out else np.zeros(0, np.float32)
 
 
-class _BlockReader(Protocol):
-    """Frames as the source has them; `duration_s` is what it says of its length."""
-
-    duration_s: float | None
-
-    def blocks(self, n_frames: int) -> Iterator[Block]: ...
-    def close(self) -> None: ...
-
-
 class AudioStream:
     """Float32 samples, by default mono at 16 kHz, read front to back. Made by `open_audio`; a context manager.
 
@@ -116,15 +107,15 @@ class AudioStream:
 
     def __init__(
         self,
-        reader: _BlockReader,
+        reader: _Reader,
         *,
         name: str,
         max_duration_s: float,
-        rate_hz: int = SAMPLE_RATE,
-        n_channels: int = 1,
-        block_frames: int = _BLOCK_FRAMES,
-        resources: contextlib.ExitStack | None = None,
-        reopen: Callable[[], AudioStream] | None = None,
+        rate_hz: int,
+        n_channels: int,
+        block_frames: int,
+        resources: contextlib.ExitStack,
+        reopen: Callable[[], AudioStream] | None,
     ) -> None:
         self.name = name
         self._rate_hz, self._n_channels = rate_hz, n_channels
@@ -132,8 +123,7 @@ class AudioStream:
         self.duration_s: float | None = reader.duration_s
         self._is_coded = isinstance(reader, MediaReader)
         self._blocks = reader.blocks(block_frames)
-        self._resources = contextlib.ExitStack() if resources is None else resources
-        self._resources.callback(reader.close)
+        self._resources = resources
         self._max_duration_s = max_duration_s
         self._check_length(reader.duration_s or 0.0)
         self._n_read: dict[int, int] = {}  # frames by their rate
@@ -279,7 +269,7 @@ def open_audio(
     ResourceError (no room for the temporary copy of a pipe).
     """
     resources = contextlib.ExitStack()
-    reader: _BlockReader
+    reader: _Reader
     layout: dict[str, Any] = {"max_duration_s": max_duration_s, "rate_hz": rate_hz, "n_channels": n_channels}
     reopen: Callable[[], AudioStream] | None = functools.partial(open_audio, source, raw=raw, name=name, **layout)
     try:
@@ -303,7 +293,7 @@ def open_audio(
         raise
 
 
-def _open_path(path: str, name: str, raw: RawFormat | None, resources: contextlib.ExitStack) -> _BlockReader:
+def _open_path(path: str, name: str, raw: RawFormat | None, resources: contextlib.ExitStack) -> _Reader:
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
@@ -325,7 +315,7 @@ def _open_path(path: str, name: str, raw: RawFormat | None, resources: contextli
 
 def _open_bytes(
     source: ByteReader, path: str | None, raw: RawFormat | None, resources: contextlib.ExitStack
-) -> _BlockReader:
+) -> _Reader:
     """A reader of whatever begins at `source`; `path` is that of a regular file that holds just these bytes."""
     # Raw PCM may come from a microphone, whose first bytes should not wait for a full head.
     head = source.peek(_HEAD_BYTES if raw is None else 1)
@@ -338,7 +328,9 @@ def _open_bytes(
     try:
         file = open(path or _spool(source, resources), "rb")
         resources.callback(weakref.finalize(resources, file.close))
-        return MediaReader(file, source.name)
+        reader = MediaReader(file, source.name)
+        resources.callback(reader.close)
+        return reader
     except AudioError as error:
         if path is not None:
             raise
@@ -365,24 +357,16 @@ def _name_of(file: object) -> str:
 
 
 def _n_bytes_left(file: Any) -> int | None:
-    """From where the file stands to its end; None for what is no file that can seek."""
+    """From where the file stands to its end; None for none, and where nobody can know: for a pipe, and /dev/zero."""
     try:
-        if not file.seekable() or _is_device(file):
+        if not file.seekable():
             return None
         at: int = file.tell()
         end: int = file.seek(0, os.SEEK_END)
         file.seek(at)
     except (AttributeError, OSError, ValueError):
         return None
-    return max(0, end - at)
-
-
-def _is_device(file: BinaryIO) -> bool:
-    """Whether it is one such as /dev/zero, which can be sought and has no end."""
-    try:
-        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    except (AttributeError, OSError, ValueError):  # bytes in memory
-        return False
+    return end - at if end > at else None
 
 
 def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:

@@ -190,9 +190,6 @@ class PcmReader:
         while block := self._read(n_frames):
             yield block
 
-    def close(self) -> None:
-        """The file belongs to whoever opened it."""
-
     def _take(self, raw: RawFormat, n_bytes: int | None, layout: str) -> None:
         """Samples follow, `n_bytes` of them as the header says, None for all."""
         self._raw, self._layout = raw, layout
