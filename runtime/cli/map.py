@@ -29,7 +29,6 @@ _CUTS = 16  # places at which the same words may be cut into key and continuatio
 _MULTILINGUAL = "71fe4e1f8cf3dd9c62a9d6fe743246dd2959634e9a1667b9c235cfc6b7601a79"
 _MULTILINGUAL_SIZE = 51865
 _ENGLISH_ONLY = "3b27ee95684e28911415c6bcd8537b0d5b950f05a84053d4e6c63a26990f9617"
-_Report = Callable[[Exception], None]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", re.IGNORECASE)
 
 
@@ -39,8 +38,6 @@ class _Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
         match = _SIZE.fullmatch(value.strip())
         size = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
         if size < 1:
@@ -116,13 +113,20 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     )
     tokenizer, fingerprint = _vocabulary(model)
     failures: list[Exception] = []
+
+    def report_failure(error: Exception) -> None:
+        failures.append(error)
+        fail(error, debug=bool(ctx.find_root().obj))
+
     with ExitStack() as stack:
-        sentences = _token_sentences(stack, transcripts, tokenizer, _reporter(ctx, failures), output)
+        sentences = _token_sentences(stack, transcripts, tokenizer, report_failure, output)
         report = build_map(sentences, output, n_text=tokenizer.special.eot, fingerprint=fingerprint, options=options)
     notify(f"{output}: {report.n_sentences:,} sentences, {report.n_tokens:,} tokens; {_fitting(fingerprint)}")
     example = next(iter(_known_that_fit(fingerprint)), "MODEL")
     say_next("transcribe", "talk.wav", "-m", model or example, "--drafter", "tokenmap", "--token-map", output)
-    _finish(ctx, failures)
+    if failures:
+        notify(f"{len(failures)} of the transcripts could not be used")
+        ctx.exit(SpecedgeError.exit_code)
 
 
 def _fitting(fingerprint: bytes) -> str:
@@ -274,7 +278,11 @@ def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
 
 
 def _token_sentences(
-    stack: ExitStack, sources: tuple[str, ...], tokenizer: Tokenizer, report: _Report, output: str | None = None
+    stack: ExitStack,
+    sources: tuple[str, ...],
+    tokenizer: Tokenizer,
+    report: Callable[[Exception], None],
+    output: str,
 ) -> Iterator[list[int]]:
     """The ids of all sentences, with a progress line. Raises UsageError for an `output` that is one of the sources."""
     import os
@@ -286,23 +294,8 @@ def _token_sentences(
     from ..text.transcripts import STDIN, find_transcripts, read_sentences, token_sentences
 
     files = find_transcripts(sources)
-    if output is not None:
-        check_output(output, TOKEN_MAP, inputs=identities(files))
+    check_output(output, TOKEN_MAP, inputs=identities(files))
     total = None if STDIN in files else sum(os.path.getsize(name) for name in files) / 1e6
     progress = stack.enter_context(Progress(total, "MB", "reading"))
     sentences = read_sentences(files, report=report, on_bytes=lambda n_bytes: progress.update(n_bytes / 1e6))
     return token_sentences(sentences, tokenizer)
-
-
-def _reporter(ctx: click.Context, failures: list[Exception]) -> _Report:
-    def report(error: Exception) -> None:
-        failures.append(error)
-        fail(error, debug=bool(ctx.find_root().obj))
-
-    return report
-
-
-def _finish(ctx: click.Context, failures: list[Exception]) -> None:
-    if failures:
-        notify(f"{len(failures)} of the transcripts could not be used")
-        ctx.exit(SpecedgeError.exit_code)
