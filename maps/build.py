@@ -33,7 +33,6 @@ from specedge.files import check_output, scratch_folder
 from .tmap_format import (
     END,
     MAX_LENGTH,
-    MAX_N_TEXT,
     MAX_ORDER,
     MAX_TOKENS,
     TOKEN_MAP,
@@ -56,11 +55,12 @@ _LOW = (1 << 32) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What to keep of a corpus. Raises UsageError for values out of range.
+    """What to keep of a corpus.
 
-    n_orders: keys have 1 to so many ids; n_candidates: the most for each key; max_length: the most ids of a candidate,
-    the end of the sentence included; min_count: occurrences that a key and a candidate need; min_share: of the key's
-    occurrences, to follow a candidate further; budget_bytes: size of the file, least valuable keys dropped first.
+    n_orders: keys have 1 to so many ids, at most `MAX_ORDER`; n_candidates: the most for each key, 1 to 8; max_length:
+    the most ids of a candidate, the end of the sentence included, 1 to `MAX_LENGTH`; min_count: occurrences that a key
+    and a candidate need, 1 or more; min_share: of the key's occurrences, to follow a candidate further; budget_bytes:
+    size of the file, least valuable keys dropped first.
     """
 
     n_orders: int = 4
@@ -69,18 +69,6 @@ class BuildOptions:
     min_count: int = 2
     min_share: float = 0.02
     budget_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, is_right, expected in (
-            ("n_orders", 1 <= self.n_orders <= MAX_ORDER, f"1 to {MAX_ORDER}"),
-            ("n_candidates", 1 <= self.n_candidates <= 8, "1 to 8"),
-            ("max_length", 1 <= self.max_length <= MAX_LENGTH, f"1 to {MAX_LENGTH}"),
-            ("min_count", 1 <= self.min_count < 1 << 31, "1 or more"),
-            ("min_share", 0 <= self.min_share <= 1, "0 to 1"),
-            ("budget_bytes", self.budget_bytes is None or self.budget_bytes > 0, "1 or more bytes, or None"),
-        ):
-            if not is_right:
-                raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
 
     def to_json(self) -> dict[str, Any]:
         """For the map's metadata."""
@@ -112,8 +100,6 @@ def build(
     that is no map; ResourceError when disk space or permission is missing, or for 4 billion tokens and more.
     """
     options = options or BuildOptions()
-    if not 1 <= n_text <= MAX_N_TEXT:
-        raise UsageError(f"a vocabulary of {n_text} text tokens, expected 1 to {MAX_N_TEXT}")
     check_output(path, TOKEN_MAP)
     with scratch_folder(path) as folder:
         spill = Spill(folder, options.n_orders)

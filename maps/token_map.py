@@ -334,10 +334,6 @@ def _give_back(data: bytes | mmap.mmap) -> None:
             data.close()
 
 
-LONGEST = 4
-MAX_KEYS = 1 << 19
-
-
 class Followers(NamedTuple):
     """Ids that followed a context, int64[n], rising, and the natural logarithm of each one's share, float32[n]."""
 
@@ -356,12 +352,12 @@ _NO_FOLLOWERS = Followers(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 class NgramIndex:
-    """The n-grams of a map, of at most `longest` ids; the map may be closed afterwards. alone: single ids.
+    """The n-grams of a map, of 2 to `longest` ids (at most 4); the map may be closed afterwards.
 
-    Maps with more than `MAX_KEYS` keys of four ids are indexed without them.
+    alone: single ids; orders: for each length of n-grams that there are, their contexts, one id shorter, and followers.
     """
 
-    def __init__(self, map_: TokenMap, longest: int = LONGEST) -> None:
+    def __init__(self, map_: TokenMap, longest: int) -> None:
         table = map_.ids()
         self._ids = None if table is None else table.data
         ids, counts = map_.occurrences(1)
@@ -370,24 +366,15 @@ class NgramIndex:
         order = np.argsort(known, kind="stable")
         shares = counts[is_text][order]
         self.alone = Followers(known[order], np.log(shares / max(float(shares.sum()), 1.0)).astype(np.float32))
-        self._orders: dict[int, _Order] = {}
-        for n in range(2, min(longest, LONGEST, map_.n_orders) + 1):
+        self.orders: dict[int, _Order] = {}
+        for n in range(2, min(longest, map_.n_orders) + 1):
             keys, counts = map_.occurrences(n)
-            if len(keys) and (n < LONGEST or len(keys) <= MAX_KEYS):
-                self._orders[n] = _indexed(keys, counts, n, table)
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths of its n-grams, 2 and more."""
-        return tuple(self._orders)
-
-    def all_followers(self, n: int) -> Followers:
-        """The followers of all contexts of `n` - 1 ids, one context after another."""
-        return self._orders[n].followers
+            if len(keys):
+                self.orders[n] = _indexed(keys, counts, n, table)
 
     def span(self, sentence: Sequence[int], n: int) -> tuple[int, int]:
-        """The range in `all_followers` behind the last `n` - 1 ids of a begun sentence, whose start counts as an id."""
-        order = self._orders.get(n)
+        """The range in an order's followers behind the last `n` - 1 ids of a begun sentence, whose start counts too."""
+        order = self.orders.get(n)
         wanted = n - 1
         if order is None or len(sentence) + 1 < wanted:
             return 0, 0
@@ -408,7 +395,7 @@ class NgramIndex:
     def followers(self, sentence: Sequence[int], n: int) -> Followers:
         """What followed the last `n` - 1 ids of a begun sentence; empty if nothing did."""
         low, high = self.span(sentence, n)
-        ids, shares = self._orders[n].followers if low < high else _NO_FOLLOWERS
+        ids, shares = self.orders[n].followers if low < high else _NO_FOLLOWERS
         return Followers(ids[low:high], shares[low:high])
 
 

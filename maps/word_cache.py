@@ -15,19 +15,11 @@ Ids = tuple[int, ...]
 
 
 class WordCache(Lru[Ids, Ids]):
-    """`budget_bytes` bounds `size_bytes` always; `n_hits` and `n_misses` count calls of `get`. For several threads."""
+    """Words of 1 to `MAX_IDS` ids on both sides; others are ignored. `budget_bytes` bounds `size_bytes` always."""
 
     def __init__(self, budget_bytes: int = 4 << 20) -> None:
         super().__init__(budget_bytes, lambda source, target: ENTRY_BYTES + ID_BYTES * (len(source) + len(target)))
-        self.n_hits = self.n_misses = 0
-
-    def get(self, key: Ids) -> Ids | None:
-        """`key` in the other vocabulary, None if it is not known; it becomes the most recently used."""
-        found = super().get(key)
-        self.n_hits, self.n_misses = self.n_hits + (found is not None), self.n_misses + (found is None)
-        return found
 
     def put(self, key: Ids, value: Ids) -> None:
-        """Remember an entry of 1 to `MAX_IDS` ids on both sides; others are ignored."""
         if 1 <= len(key) <= MAX_IDS and 1 <= len(value) <= MAX_IDS:
             super().put(key, value)

@@ -8,29 +8,7 @@ import pytest
 
 from specedge.errors import ResourceError, UsageError
 from specedge.maps import build as build_module
-from specedge.maps.build import BuildOptions
 from support.token_maps import N_TEXT, make_map
-
-
-@pytest.mark.parametrize(
-    ("name", "right", "wrong", "expected"),
-    [
-        ("n_orders", (1, 5), (0, 6), "1 to 5"),
-        ("n_candidates", (1, 8), (0, 9), "1 to 8"),
-        ("max_length", (1, 64), (0, 65), "1 to 64"),
-        ("min_count", (1, 2**31 - 1), (0, 2**31), "1 or more"),
-        ("min_share", (0.0, 1.0), (-0.01, 1.01), "0 to 1"),
-        ("budget_bytes", (1, None), (0, -1), "1 or more bytes, or None"),
-    ],
-)
-def test_options_are_told_what_they_may_be(
-    name: str, right: tuple[int, int], wrong: tuple[int, int], expected: str
-) -> None:
-    for value in right:
-        assert getattr(BuildOptions(**{name: value}), name) == value  # type: ignore[arg-type]
-    for value in wrong:
-        with pytest.raises(UsageError, match=f"^{name}: got {value}, expected {expected}$"):
-            BuildOptions(**{name: value})  # type: ignore[arg-type]
 
 
 def test_more_places_than_a_map_can_count_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

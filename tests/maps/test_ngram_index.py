@@ -23,7 +23,7 @@ def test_all_that_followed_is_there(
 ) -> None:
     path = make_map(tmp_path_factory.mktemp("map") / "x.tmap", sentences, BuildOptions(min_count=1, min_share=0.0))
     with TokenMap.open(path) as opened:
-        index = NgramIndex(opened)
+        index = NgramIndex(opened, 4)
     for context in {tuple(sentence[:at]) for sentence in sentences for at in range(len(sentence))}:
         if len(context) + 1 < n - 1:
             continue

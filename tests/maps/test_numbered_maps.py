@@ -65,10 +65,10 @@ def test_a_large_vocabulary_says_what_a_small_one_says(sentences: list[list[int]
         with TokenMap.open(small_path) as small, TokenMap.open(wide_path, fingerprint=FINGERPRINT) as wide:
             _check_same(small, wide, sentences)
             assert not wide.longest([WIDE[-1] - 1])[1] and not wide.longest([N_WIDE + 7, -1])[1]
-            ours, theirs = NgramIndex(wide), NgramIndex(small)
+            ours, theirs = NgramIndex(wide, 4), NgramIndex(small, 4)
             assert ours.alone.ids.tolist() == [WIDE[id_] for id_ in theirs.alone.ids]
             for sentence in sentences:
-                for n in theirs.lengths:
+                for n in theirs.orders:
                     expected = theirs.followers(sentence, n)
                     found = ours.followers([WIDE[id_] for id_ in sentence], n)
                     assert found.ids.tolist() == [WIDE[id_] for id_ in expected.ids]

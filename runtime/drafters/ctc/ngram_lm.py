@@ -59,7 +59,7 @@ class Guide:
             at = self.vocabulary.searchsorted(known.ids)
             base[at] = np.maximum(base[at], known.log_shares)
         self._places = [
-            {n: self.vocabulary.searchsorted(index.all_followers(n).ids) for n in index.lengths}
+            {n: self.vocabulary.searchsorted(order.followers.ids) for n, order in index.orders.items()}
             for index in self._indices
         ]
         self._base = np.maximum(base - np.float32(_ALONE + BACK_OFF * (longest - 1)), np.float32(UNKNOWN))
@@ -222,5 +222,5 @@ class Guide:
                 low, high = index.span(context, n)
                 if low < high:
                     at = places[n][low:high]
-                    scores[at] = np.maximum(scores[at], index.all_followers(n).log_shares[low:high] - back)
+                    scores[at] = np.maximum(scores[at], index.orders[n].followers.log_shares[low:high] - back)
         return scores
