@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 N_CHANNELS_MAX = 8
 RATE_HZ_MIN = 1_000
 RATE_HZ_MAX = 384_000
-# A header of more chunks, or more bytes to read past on a pipe, than these is no header anybody wrote.
+# A header of more chunks, or more bytes to read past, than these is no header anybody wrote.
 _N_CHUNKS_MAX = 1024
 _SKIP_BYTES_MAX = 64 << 20
 _IO_BYTES = 1 << 20
@@ -145,15 +145,7 @@ class ByteReader:
         return block
 
     def skip(self, n_bytes: int) -> int:
-        """Step over `n_bytes`; how many there were, at most 64 MiB of a pipe."""
-        if self.remaining is not None and len(self._head) < n_bytes <= self.remaining:
-            try:
-                self._file.seek(n_bytes - len(self._head), 1)
-            except (OSError, ValueError) as error:
-                raise AudioError(f"{self.name}: cannot be read: {error}") from error
-            self.remaining -= n_bytes
-            self._head = b""
-            return n_bytes
+        """Read past `n_bytes`; how many there were, at most 64 MiB."""
         n_left = min(n_bytes, _SKIP_BYTES_MAX)
         while n_left > 0 and (block := self.read(min(n_left, _IO_BYTES))):
             n_left -= len(block)
@@ -205,16 +197,13 @@ class PcmReader:
         if self._n_left is not None:
             self._n_left -= len(data)
             if len(data) < min(wanted, self._n_left + len(data)):
-                self._tell_loss()
+                a_second = raw.frame_bytes * raw.rate_hz
+                missing_s, said_s = self._n_left / a_second, (self._n_bytes or 0) / a_second
+                lost_seconds(_log, self._source.name, "cut short: the last", missing_s, said_s)
+                self._n_left = 0  # so that it is said once
         data = data[: len(data) - len(data) % raw.frame_bytes]
         samples = decode_samples(data, raw.encoding).reshape(-1, raw.n_channels)
         return Block(samples, raw.rate_hz, self._layout) if len(samples) else None
-
-    def _tell_loss(self) -> None:
-        a_second = self._raw.frame_bytes * self._raw.rate_hz
-        missing_s, said_s = (self._n_left or 0) / a_second, (self._n_bytes or 0) / a_second
-        lost_seconds(_log, self._source.name, "cut short: the last", missing_s, said_s)
-        self._n_left = 0  # so that it is said once
 
 
 def sniff(head: bytes) -> Literal["pcm", "codec"] | None:
@@ -261,9 +250,9 @@ class WavReader(PcmReader):
         if order is None:
             raise AudioError(f"{name}: not a RIFF/WAVE file")
         (riff_bytes,) = struct.unpack_from(f"{order}I", head, 4)
-        at, fmt, long_bytes = 12, b"", None
+        at, fmt, long_bytes, is_whole = 12, b"", None, True
         for _ in range(_N_CHUNKS_MAX):
-            chunk = source.read(8)
+            chunk = source.read(8) if is_whole else b""
             if len(chunk) < 8:
                 raise AudioError(f"{name}: the WAV header ends before any samples; the file is damaged or cut short")
             tag, size = struct.unpack(f"{order}4sI", chunk)
@@ -277,25 +266,19 @@ class WavReader(PcmReader):
             elif tag == b"ds64" and len(body) >= 16:
                 (long_bytes,) = struct.unpack_from(f"{order}Q", body, 8)
             n_rest = size - n_kept + size % 2
-            if source.skip(n_rest) < n_rest:
-                raise AudioError(f"{name}: the WAV header ends before any samples; the file is damaged or cut short")
+            is_whole = source.skip(n_rest) == n_rest
             at += size + size % 2
         else:
             raise AudioError(f"{name}: over {_N_CHUNKS_MAX} chunks before the samples; the WAV header is damaged")
         raw, is_low, layout = _parse_fmt(fmt, order, name, source)
         n_bytes: int | None = size
-        if size == 0xFFFFFFFF and long_bytes is not None:
+        is_beyond = source.remaining is None or size > source.remaining
+        if size == 0xFFFFFFFF:
             n_bytes = long_bytes
-        elif size >= _PLACEHOLDER_BYTES and (source.remaining is None or size > source.remaining):
-            n_bytes = None
-        elif size == 0xFFFFFFFF or (size == 0 and riff_bytes + 8 <= at):
+        elif (size >= _PLACEHOLDER_BYTES and is_beyond) or (size == 0 and riff_bytes + 8 <= at):
             n_bytes = None
         self._order, self._shift = order, 8 if is_low else 0
         self._take(raw, n_bytes, layout)
-        if n_bytes is not None and source.remaining is not None and n_bytes > source.remaining:
-            self._n_left = n_bytes - source.remaining
-            self._tell_loss()
-            self._n_left = source.remaining
 
     def _read(self, n_frames: int) -> Block | None:
         block = super()._read(n_frames)
