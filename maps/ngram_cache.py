@@ -120,11 +120,6 @@ class NgramCache:
         flat = self._entries.get(_packed(key)) or ()
         return list(zip(flat[::2], flat[1::2], strict=True))
 
-    def draft(
-        self, context: Sequence[int], n_draft: int, thresholds: Thresholds = LAX
-    ) -> tuple[list[int], list[float]]:
-        return draft_by_counts(self.pairs, context, n_draft, thresholds)
-
     def _count(self, key: int, id_: int) -> None:
         flat = self._entries.get(key) or ()
         pairs = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -228,11 +223,6 @@ class UserCache:
                 rows = self._connection.execute(query, (self._fingerprint, _packed_bytes(key))).fetchall()
                 return [(id_, count) for id_, count in rows if _is_pair(id_, count) and count > 0]
         return []
-
-    def draft(
-        self, context: Sequence[int], n_draft: int, thresholds: Thresholds = STRICT
-    ) -> tuple[list[int], list[float]]:
-        return draft_by_counts(self.pairs, context, n_draft, thresholds)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Protocol
 
-from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds, UserCache
+from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds, UserCache, draft_by_counts
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ..decoding.payoff import Guess, Guesses
@@ -27,14 +26,6 @@ _LOOP_TOKENS = 16  # of drafts accepted whole, over as many that repeat, before 
 _MAX_PERIOD = 12
 
 
-class _Cache(Protocol):
-    def learn(self, tokens: Sequence[int], n_known: int, /) -> None: ...
-
-    def draft(
-        self, context: Sequence[int], n_draft: int, thresholds: Thresholds, /
-    ) -> tuple[list[int], list[float]]: ...
-
-
 class NgramDrafter(Drafter):
     """See the module. `suspected_loops` counts windows; `close` closes the user's cache."""
 
@@ -42,9 +33,11 @@ class NgramDrafter(Drafter):
     suspected_loops = 0
     follows_text = True
 
-    def __init__(self, costs: CostTable, *, cache: NgramCache | None = None, user_cache: _Cache | None = None) -> None:
+    def __init__(
+        self, costs: CostTable, *, cache: NgramCache | None = None, user_cache: UserCache | None = None
+    ) -> None:
         self._guesses = Guesses(costs)
-        self._caches: list[tuple[str, _Cache, Thresholds]] = [("context", cache or NgramCache(), LAX)]
+        self._caches: list[tuple[str, NgramCache | UserCache, Thresholds]] = [("context", cache or NgramCache(), LAX)]
         if user_cache is not None:
             self._caches.append(("user", user_cache, STRICT))
         self._window: WindowContext | None = None
@@ -81,7 +74,7 @@ class NgramDrafter(Drafter):
             text = [*window.history[-_CONTEXT:], *text][-_CONTEXT:]
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         for name, cache, thresholds in self._caches:
-            ids, shares = cache.draft(text, min(budget, _MAX_DRAFT), thresholds)
+            ids, shares = draft_by_counts(cache.pairs, text, min(budget, _MAX_DRAFT), thresholds)
             guess = Guess(ids, shares, [(name, depth > 0) for depth in range(len(ids))])
             n_draft, _ = self._guesses.best_length(guess, n_pending)
             if n_draft:

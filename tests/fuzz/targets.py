@@ -23,7 +23,7 @@ if str(ROOT / "tests") not in sys.path:
 from specedge.errors import AudioError, BundleError, MapError, ModelError, ResourceError  # noqa: E402
 from specedge.maps import ngram_cache, tmap_format, token_map  # noqa: E402
 from specedge.maps.build import BuildOptions  # noqa: E402
-from specedge.maps.ngram_cache import UserCache  # noqa: E402
+from specedge.maps.ngram_cache import STRICT, UserCache, draft_by_counts  # noqa: E402
 from specedge.maps.token_map import TokenMap  # noqa: E402
 from specedge.runtime.audio.wav import ByteReader, WavReader, sniff, to_float  # noqa: E402
 from specedge.runtime.bundle.manifest import Manifest  # noqa: E402
@@ -264,7 +264,7 @@ class Learned(Target):
             for context in ([], [1], [1, 2], [2, 3]):
                 for id_, count in cache.pairs(context):
                     require(type(id_) is int and type(count) is int and count > 0, (id_, count))
-                tokens, confidences = cache.draft(context, 5)
+                tokens, confidences = draft_by_counts(cache.pairs, context, 5, STRICT)
                 require(len(tokens) == len(confidences) and all(0 <= c <= 1 for c in confidences), confidences)
             cache.learn([1, 2, 3])
         is_taken = not (self.folder / "learned.sqlite.bad").exists()

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from specedge.maps.ngram_cache import ENTRY_BYTES, LAX, MAX_ID, PAIR_BYTES, STRICT, NgramCache, ngrams
+from specedge.maps.ngram_cache import ENTRY_BYTES, LAX, MAX_ID, PAIR_BYTES, STRICT, NgramCache, draft_by_counts, ngrams
 
 _ids = st.integers(0, 6) | st.sampled_from([0xFFFF, 50364, -1, 1 << 16, MAX_ID, MAX_ID + 1])
 
@@ -93,18 +93,18 @@ def test_drafts_follow_samples_and_shares() -> None:
     cache = NgramCache()
     cache.learn([1, 2, 3, 4, 5])
     # Seen once: enough for keys of three and four, not for those of one and two.
-    assert cache.draft([2], 9) == ([], [])
-    assert cache.draft([1, 2, 3], 9) == ([4, 5], [1.0, 1.0])
-    assert cache.draft([1, 2, 3], 9, STRICT) == ([], [])
-    assert cache.draft([1, 2, 3], 1, LAX) == ([4], [1.0])
+    assert draft_by_counts(cache.pairs, [2], 9, LAX) == ([], [])
+    assert draft_by_counts(cache.pairs, [1, 2, 3], 9, LAX) == ([4, 5], [1.0, 1.0])
+    assert draft_by_counts(cache.pairs, [1, 2, 3], 9, STRICT) == ([], [])
+    assert draft_by_counts(cache.pairs, [1, 2, 3], 1, LAX) == ([4], [1.0])
     for _ in range(3):
         cache.learn([1, 2, 3, 4, 5])
-    assert cache.draft([1], 9, STRICT) == ([2, 3, 4, 5], [1.0] * 4)
+    assert draft_by_counts(cache.pairs, [1], 9, STRICT) == ([2, 3, 4, 5], [1.0] * 4)
     cache.learn([7, 8])
     cache.learn([7, 9])
-    assert cache.draft([7], 9) == ([], [])  # 50 % of two
+    assert draft_by_counts(cache.pairs, [7], 9, LAX) == ([], [])  # 50 % of two
     cache.learn([7, 8])
-    assert cache.draft([7], 9) == ([8], [pytest.approx(2 / 3)])
+    assert draft_by_counts(cache.pairs, [7], 9, LAX) == ([8], [pytest.approx(2 / 3)])
 
 
 def test_threads_share_a_cache() -> None:
@@ -114,7 +114,7 @@ def test_threads_share_a_cache() -> None:
         rng = random.Random(seed)
         for _ in range(60):
             cache.learn([rng.randrange(9) for _ in range(9)])
-            cache.draft([rng.randrange(9)], 5)
+            draft_by_counts(cache.pairs, [rng.randrange(9)], 5, LAX)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from specedge.errors import ResourceError
-from specedge.maps.ngram_cache import MAX_ID, UserCache, entries, erase, export
+from specedge.maps.ngram_cache import MAX_ID, STRICT, UserCache, draft_by_counts, entries, erase, export
 
 VOCABULARY, OTHER = bytes(32), bytes(range(32))
 TEXT = [1, 2, 3, 4, 5]
@@ -31,7 +31,7 @@ def test_what_was_learned_is_there_the_next_time(tmp_path: Path) -> None:
     path = _filled(tmp_path / "deep" / "c.sqlite")
     with UserCache(path, VOCABULARY) as cache:
         assert cache.pairs([1, 2]) == [(3, 3)]
-        assert cache.draft([1, 2], 9) == ([3, 4, 5], [1.0] * 3)
+        assert draft_by_counts(cache.pairs, [1, 2], 9, STRICT) == ([3, 4, 5], [1.0] * 3)
         assert cache.pairs([]) == cache.pairs([9]) == cache.pairs([MAX_ID + 1]) == cache.pairs([1] * 5) == []
     with UserCache(path, OTHER) as cache:
         assert cache.pairs([1, 2]) == []
@@ -154,7 +154,7 @@ def test_a_place_that_cannot_be_costs_one_warning(tmp_path: Path, caplog: pytest
         caplog.clear()
         with UserCache(path, VOCABULARY) as cache:
             cache.learn(TEXT)
-            assert cache.draft([1, 2], 5) == ([], []) and not cache.usable
+            assert draft_by_counts(cache.pairs, [1, 2], 5, STRICT) == ([], []) and not cache.usable
         assert len(caplog.records) == 1
     with pytest.raises(ResourceError, match="no usable cache"):
         list(export(tmp_path / "file"))
