@@ -219,7 +219,7 @@ def check_contents(views: Mapping[str, memoryview], n_orders: int, n_text: int, 
     arrays = {name: _array(name, view) for name, view in views.items() if name != "meta"}
     n_candidates, n_pool = len(arrays["ref"]), len(arrays["pool"])
     if "ids" in arrays:
-        if not _rises(arrays["ids"], strictly=True) or arrays["ids"][-1] >= n_text:
+        if not _rises(arrays["ids"]) or arrays["ids"][-1] >= n_text:
             raise refuse("ids", f"its ids do not rise or are not below {n_text}")
         n_text = len(arrays["ids"])
     base = 0
@@ -256,16 +256,20 @@ def _array(name: str, view: memoryview) -> NDArray[Any]:
 
 def _order_problem(arrays: Mapping[str, NDArray[Any]], n: int, base: int, n_text: int) -> tuple[str, str] | None:
     keys, csr, first = arrays[f"keys{n}"], arrays[f"csr{n}"], arrays[f"first{n}"]
-    if not _rises(first, strictly=True) or first[0] != base:
+    if not _rises(first) or first[0] != base:
         return f"first{n}", "its numbers do not rise from where the order before ended"
-    if not _rises(csr, strictly=False) or csr[0] != 0 or csr[-1] != len(keys):
-        return f"csr{n}", "its numbers do not rise from 0 to the number of keys"
-    if not _keys_rise(keys, arrays.get(f"old{n}")):
-        return f"keys{n}", "its keys do not rise"
+    shift = np.uint64(16 * (min(n, MAX_ORDER - 1) - 1))
+    if not _keys_rise(keys, arrays.get(f"old{n}")) or (keys[-1:] >> shift > END).any():
+        return f"keys{n}", "its keys do not rise or are none"
     n_rows = len(csr) - 2  # last tokens with a row of their own; then comes the start of the sentence
     if n_rows > n_text:
         return f"csr{n}", f"it has rows for ids beyond {n_text}"
-    return _index_problem(keys, csr, n)
+    # Where the keys of each of these ids begin, of the first without a row, and of the start of a sentence.
+    rows = np.append(np.arange(n_rows + 1), END).astype(np.uint64)
+    starts = np.searchsorted(keys, rows << shift)
+    if csr[-1] != len(keys) or not np.array_equal(starts, np.append(csr[:-1], csr[-2])):
+        return f"csr{n}", "it does not fit the keys"
+    return None
 
 
 def _blocks(n: int, overlap: int = 0) -> Iterator[slice]:
@@ -273,29 +277,13 @@ def _blocks(n: int, overlap: int = 0) -> Iterator[slice]:
     return (slice(at, at + _BLOCK + overlap) for at in range(0, n - overlap, _BLOCK))
 
 
-def _index_problem(keys: NDArray[Any], csr: NDArray[Any], n: int) -> tuple[str, str] | None:
-    """Whether the keys of each id, and then of the start of a sentence, begin where `csr` says; both rise."""
-    n_rows = len(csr) - 2
-    shift = np.uint64(16 * (min(n, MAX_ORDER - 1) - 1))
-    for part in _blocks(n_rows + 1):
-        start = csr[: n_rows + 1][part].astype(np.int64)
-        row = part.start + np.arange(len(start))
-        before, here = start > 0, start < len(keys)
-        if (keys[start[before] - 1] >> shift >= row[before]).any() or (keys[start[here]] >> shift < row[here]).any():
-            return f"csr{n}", "it does not fit the keys"
-    if csr[n_rows] < len(keys) and keys[csr[n_rows]] >> shift != END:
-        return f"keys{n}", "a key ends in an id without a row in the index"
-    return None
-
-
-def _rises(values: NDArray[Any], *, strictly: bool) -> bool:
-    pairs = (values[part] for part in _blocks(len(values), 1))
-    return all(((v[1:] > v[:-1]) if strictly else (v[1:] >= v[:-1])).all() for v in pairs)
+def _rises(values: NDArray[Any]) -> bool:
+    return all((values[part][1:] > values[part][:-1]).all() for part in _blocks(len(values), 1))
 
 
 def _keys_rise(keys: NDArray[Any], old: NDArray[Any] | None) -> bool:
     if old is None:
-        return _rises(keys, strictly=True)
+        return _rises(keys)
     pairs = ((keys[part], old[part]) for part in _blocks(len(keys), 1))
     return all(((k[1:] > k[:-1]) | ((k[1:] == k[:-1]) & (o[1:] > o[:-1]))).all() for k, o in pairs)
 
