@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specedge.errors import ResourceError, UsageError
@@ -348,40 +349,9 @@ class _Branches:
 
 
 def _by_continuation(text: NDArray[np.uint16], after: _Ints, n_tokens: int) -> _Ints:
-    """The order of the positions `after` by the `n_tokens` ids from there on, up to the sentence's end; ties stay."""
-    words = _words(text, after, 0)
-    order = np.argsort(words, kind="stable")
-    words = words[order]
-    group = np.cumsum(np.concatenate(([0], words[1:] != words[:-1]))) if len(order) else order
-    for at in range(4, n_tokens, 4):
-        size = np.bincount(group)[group] if len(group) else group
-        open_ = np.flatnonzero((size > 1) & ~_has_end(text, after[order], at - 4))
-        if not len(open_):
-            break
-        words = _words(text, after[order[open_]], at)
-        resorted = np.lexsort((words, group[open_]))
-        order[open_] = order[open_[resorted]]
-        words, groups = words[resorted], group[open_]
-        # Splitting a group renumbers it and all that follow.
-        splits = np.zeros(len(order), dtype=np.int64)
-        splits[open_[1:]] = (words[1:] != words[:-1]) & (groups[1:] == groups[:-1])
-        group = group + np.cumsum(splits)
-    return order
-
-
-def _words(text: NDArray[np.uint16], after: _Ints, offset: int) -> NDArray[np.uint64]:
-    """Four ids from each position, packed into one number that sorts as they do."""
-    words = np.zeros(len(after), dtype=np.uint64)
-    for i in range(4):
-        words = words << np.uint64(16) | text[after + (offset + i)]
-    return words
-
-
-def _has_end(text: NDArray[np.uint16], after: _Ints, offset: int) -> NDArray[np.bool_]:
-    found = np.zeros(len(after), dtype=np.bool_)
-    for i in range(4):
-        found |= text[after + (offset + i)] == END
-    return found
+    """The order of the positions `after` by the `n_tokens` ids from there on; ties stay."""
+    following = sliding_window_view(text, n_tokens)[after].byteswap(inplace=True)  # so that bytes sort as ids do
+    return np.argsort(following.view(f"S{2 * n_tokens}")[:, 0], kind="stable")
 
 
 def _candidates_of(
