@@ -176,18 +176,10 @@ def _write_order(writer: _SectionWriter, spill: Spill, kept: _Kept, n: int, base
     n_rows = int(np.flatnonzero(counted[:END])[-1]) + 1 if counted[:END].any() else 0
     csr = np.concatenate(([0], np.cumsum(counted[:n_rows]), [counted.sum()]))
     writer.write(f"csr{n}", [csr.astype("<u4").data])
-    end = base
-
-    def firsts() -> Iterator[memoryview]:
-        nonlocal end
-        yield np.array([base], dtype="<u4").data
-        for chunk in spill.chunks(n, kept):
-            ends = end + np.cumsum(chunk.n_candidates, dtype=np.int64)
-            end = int(ends[-1]) if len(ends) else end
-            yield ends.astype("<u4").data
-
-    writer.write(f"first{n}", firsts())
-    return end
+    counts = [np.zeros(1, np.uint8), *(chunk.n_candidates for chunk in spill.chunks(n, kept))]
+    firsts = base + np.cumsum(np.concatenate(counts), dtype=np.int64)
+    writer.write(f"first{n}", [firsts.astype("<u4").data])
+    return int(firsts[-1])
 
 
 def _write_candidates(writer: _SectionWriter, spill: Spill, kept: _Kept, text: NDArray[np.uint16]) -> None:
@@ -202,25 +194,14 @@ def _write_candidates(writer: _SectionWriter, spill: Spill, kept: _Kept, text: N
         _cover(covered, chunk)
     ends = np.cumsum(covered, dtype="<u4")  # of each covered place, in the pool
     writer.write("ref", ((ends[chunk.start] - 1).astype("<u4").data for chunk in chunks()))
-    writer.write("len", (chunk.length.data for chunk in chunks()))
+    lengths = np.concatenate([np.zeros(0, np.uint8), *(chunk.length for chunk in chunks())])
+    writer.write("len", [lengths.data])
     writer.write("count", (chunk.count.data for chunk in chunks()))
-    writer.write("confat", (block.data for block in _block_starts(chunk.length for chunk in chunks())))
+    before = np.append(0, np.cumsum(lengths, dtype="<u4")[CONF_BLOCK - 1 :: CONF_BLOCK])
+    writer.write("confat", [before.astype("<u4").data])
     writer.write("conf", (chunk.confidence.data for chunk in chunks()))
     blocks = (slice(at, at + _TEXT_BLOCK) for at in range(0, len(text), _TEXT_BLOCK))
     writer.write("pool", (text[block][covered[block]].data for block in blocks))
-
-
-def _block_starts(lengths: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint32]]:
-    """The sum of the lengths before every `CONF_BLOCK`th candidate, and before the end if that is a multiple."""
-    n, total = 0, 0
-    for block in lengths:
-        ends = total + np.cumsum(block, dtype=np.int64)
-        starts = ends - block
-        yield starts[-n % CONF_BLOCK :: CONF_BLOCK].astype("<u4")
-        n += len(block)
-        total = int(ends[-1]) if len(block) else total
-    if n % CONF_BLOCK == 0:
-        yield np.array([total], dtype="<u4")
 
 
 class _SectionWriter:
