@@ -32,9 +32,9 @@ Candidate = tuple[
 def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_bytes: int | None = None) -> None:
     """Write one map with all keys of `maps` to `path`, which may be one of them.
 
-    Where maps disagree about a key, the more frequent candidates come first, as many as any of the maps has. Raises
-    UsageError for no maps, or a file at `path` that is no map; MapError for maps of different vocabularies or damaged
-    ones; ResourceError when the file cannot be written.
+    maps: one or more. Where they disagree about a key, the more frequent candidates come first, as many as any of the
+    maps has. Raises UsageError for a file at `path` that is no map; MapError for maps of different vocabularies or
+    damaged ones; ResourceError when the file cannot be written.
     """
     check_output(path, TOKEN_MAP)
     _check_mergeable(maps)
@@ -75,8 +75,6 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
 
 
 def _check_mergeable(maps: Sequence[TokenMap]) -> None:
-    if not maps:
-        raise UsageError("no token maps to merge")
     for opened in maps:
         opened.verify()
         if opened.fingerprint != maps[0].fingerprint or opened.n_text != maps[0].n_text:

@@ -2,7 +2,7 @@
 
 Both draft by the rule of llama.cpp's n-gram cache: the longest key with enough samples and a large enough share decides
 each token, until none does. Both learn only when told to, drop the least recently used first, and may be used from
-several threads. Ids are at most `MAX_ID`; others end a key.
+several threads. Ids are at most `MAX_ID`.
 
 `NgramCache` has a fixed price for a key and for a continuation, above what CPython takes; the sum never exceeds the
 budget.
@@ -115,8 +115,6 @@ class NgramCache:
 
     def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
         """The (id, count) pairs after `key`, one to four ids; the entry becomes the most recently used."""
-        if not 1 <= len(key) <= MAX_ORDER or min(key) < 0 or max(key) > MAX_ID:
-            return []
         flat = self._entries.get(_packed(key)) or ()
         return list(zip(flat[::2], flat[1::2], strict=True))
 
@@ -133,15 +131,9 @@ class NgramCache:
 
 def ngrams(tokens: Sequence[int], n_known: int = 0, longest: int = MAX_ORDER) -> Iterator[tuple[tuple[int, ...], int]]:
     """Every key of one to `longest` ids in `tokens` with the id after it, if that is not among the first `n_known`."""
-    start = 0
-    for at, id_ in enumerate(tokens):
-        if not 0 <= id_ <= MAX_ID:
-            start = at + 1
-            continue
-        if at < n_known:
-            continue
-        for n in range(1, min(longest, at - start) + 1):
-            yield tuple(tokens[at - n : at]), id_
+    for at in range(n_known, len(tokens)):
+        for n in range(1, min(longest, at) + 1):
+            yield tuple(tokens[at - n : at]), tokens[at]
 
 
 def _packed(key: Sequence[int]) -> int:
@@ -215,8 +207,6 @@ class UserCache:
 
     def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
         """The (id, count) pairs after `key`, one to four ids."""
-        if not 1 <= len(key) <= MAX_ORDER or not all(0 <= id_ <= MAX_ID for id_ in key):
-            return []
         with self._lock, self._harmless():
             if self._connection is not None:
                 query = "SELECT id, count FROM gram WHERE vocabulary = ? AND key = ?"

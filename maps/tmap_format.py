@@ -130,12 +130,9 @@ def _parse_table(data: memoryview, names: Sequence[str], end: int, where: str) -
     sections: dict[str, Section] = {}
     for i, expected in enumerate(names):
         raw, offset, n_bytes, crc, zero = _ENTRY.unpack_from(data, _HEADER.size + i * _ENTRY.size)
-        if raw != expected.encode().ljust(8, b"\0") or zero:
-            raise MapError(f"{where}: section {i} is not {expected!r} as expected; {REMEDY}")
-        if offset != aligned(end) or offset + n_bytes > len(data):
-            raise MapError(f"{where}: section {expected!r} does not follow the one before it; {REMEDY}")
-        if any(data[end:offset]):
-            raise MapError(f"{where}: there are bytes between sections before {expected!r}; {REMEDY}")
+        is_entry = raw == expected.encode().ljust(8, b"\0") and offset == aligned(end) and not zero
+        if not is_entry or offset + n_bytes > len(data) or any(data[end:offset]):
+            raise MapError(f"{where}: section {i} is not {expected!r}, right behind the one before it; {REMEDY}")
         sections[expected] = Section(expected, offset, n_bytes, crc)
         end = offset + n_bytes
     if end != len(data):

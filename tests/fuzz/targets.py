@@ -261,7 +261,7 @@ class Learned(Target):
         except ResourceError as error:
             require("\n" not in str(error), error)
         with UserCache(self._path, self.VOCABULARY) as cache:
-            for context in ([], [1], [1, 2], [2, 3]):
+            for context in ([1], [1, 2], [2, 3]):
                 for id_, count in cache.pairs(context):
                     require(type(id_) is int and type(count) is int and count > 0, (id_, count))
                 tokens, confidences = draft_by_counts(cache.pairs, context, 5, STRICT)

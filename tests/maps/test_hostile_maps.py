@@ -149,7 +149,7 @@ def test_sections_out_of_order_or_with_bytes_between_are_refused(sound: bytes, t
     plain = contents | {"meta": b"{}"}
     data = sealed(plain)
     at = data.index(b"{}") + 2
-    assert "bytes between sections before 'keys1'" in _refusal(tmp_path, _edited(data, at, b"!"))
+    assert "section 1 is not 'keys1', right behind" in _refusal(tmp_path, _edited(data, at, b"!"))
 
 
 def test_large_sections_are_checked_before_the_first_lookup(

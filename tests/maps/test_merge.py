@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specedge.errors import MapError, UsageError
+from specedge.errors import MapError
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.merge import merge
 from specedge.maps.tmap_format import END
@@ -69,5 +69,3 @@ def test_maps_of_different_vocabularies_do_not_mix(tmp_path: Path) -> None:
     with TokenMap.open(path) as a, TokenMap.open(tmp_path / "b.tmap") as b:
         with pytest.raises(MapError, match="different vocabularies"):
             merge([a, b], tmp_path / "x.tmap")
-    with pytest.raises(UsageError, match="no token maps"):
-        merge([], tmp_path / "x.tmap")
