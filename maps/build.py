@@ -298,10 +298,10 @@ def _count_keys(
     found = _candidates_of(text, after, low, high, floor, options)
     n_candidates = np.bincount(found.owner, minlength=len(low))
     has_some = n_candidates > 0
-    is_first = np.concatenate(([True], found.owner[1:] != found.owner[:-1])) if len(found.owner) else found.owner > 0
+    _, first = np.unique(found.owner, return_index=True)
     within = np.arange(options.max_length) < found.length[:, None]
     # Value of a key: the tokens that its best candidate is expected to save over all its occurrences.
-    sure = np.where(within[is_first], found.confidence[is_first], 0).astype(np.float64) / 255
+    sure = np.where(within[first], found.confidence[first], 0).astype(np.float64) / 255
     expected = np.cumprod(sure, axis=1).sum(axis=1)
     return Chunk(
         key=key[low[has_some]],
@@ -329,23 +329,18 @@ class _Paths:
     floor: _Ints
     confidence: NDArray[np.uint8]
 
-    def joined(self, other: _Paths) -> _Paths:
-        return _Paths(**{name: np.concatenate([column, getattr(other, name)]) for name, column in vars(self).items()})
-
     def at(self, chosen: _Ints) -> _Paths:
         return _Paths(**{name: column[chosen] for name, column in vars(self).items()})
 
+    def step(self, low: _Ints, n: _Ints) -> None:
+        """Go on by one token, to the `n` occurrences from `low` on."""
+        self.confidence[np.arange(len(low)), self.length] = quantise_confidence(n, self.high - self.low)
+        self.low, self.high, self.length = low, low + n, self.length + 1
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Branches:
-    """Branches not taken: `path` at `length` had `parent` occurrences, of which [low, high) went here."""
 
-    path: _Ints
-    length: _Ints
-    low: _Ints
-    high: _Ints
-    parent: _Ints
-    ends: NDArray[np.bool_]
+def _joined(parts: list[_Paths]) -> _Paths:
+    columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
+    return _Paths(**{name: np.concatenate(column) for name, column in columns.items()})
 
 
 def _by_continuation(text: NDArray[np.uint16], after: _Ints, n_tokens: int) -> _Ints:
@@ -373,18 +368,18 @@ def _candidates_of(
     )
     left = _walk(text, after, paths, np.arange(len(low)), collect=options.n_candidates > 1)
     if left:
-        chosen = _best_branches(left, options.n_candidates - 1)
-        branched = _branch(paths, chosen)
-        goes_on = np.flatnonzero(~chosen.ends & (branched.length < max_length))
-        _walk(text, after, branched, goes_on, collect=False)
-        paths = paths.joined(branched)
+        branches = _best(_joined(left), options.n_candidates - 1)
+        has_ended = text[after[branches.low] + branches.length - 1] == END
+        goes_on = np.flatnonzero(~has_ended & (branches.length < max_length))
+        _walk(text, after, branches, goes_on, collect=False)
+        paths = _joined([paths, branches])
     order = np.argsort(paths.owner, kind="stable")
     return paths.at(order[paths.length[order] > 0])
 
 
-def _walk(text: NDArray[np.uint16], after: _Ints, paths: _Paths, active: _Ints, *, collect: bool) -> list[_Branches]:
+def _walk(text: NDArray[np.uint16], after: _Ints, paths: _Paths, active: _Ints, *, collect: bool) -> list[_Paths]:
     """Take the `active` paths as far as they go; returns the branches not taken, if they are to be collected."""
-    left: list[_Branches] = []
+    left: list[_Paths] = []
     max_length = paths.confidence.shape[1]
     while len(active):
         low, high, length = paths.low[active], paths.high[active], paths.length[active]
@@ -401,16 +396,8 @@ def _walk(text: NDArray[np.uint16], after: _Ints, paths: _Paths, active: _Ints, 
         if collect:
             others = run_n >= paths.floor[active][run_path]
             others[best_run] = False
-            left.append(
-                _Branches(
-                    path=active[run_path[others]],
-                    length=length[run_path[others]],
-                    low=run_low[others],
-                    high=(run_low + run_n)[others],
-                    parent=(high - low)[run_path[others]],
-                    ends=run_ends[others],
-                )
-            )
+            left.append(paths.at(active[run_path[others]]))
+            left[-1].step(run_low[others], run_n[others])
         goes_on = best_n >= paths.floor[active]
         moved, best_run, best_n = active[goes_on], best_run[goes_on], best_n[goes_on]
         paths.confidence[moved, length[goes_on]] = quantise_confidence(best_n, (high - low)[goes_on])
@@ -428,31 +415,12 @@ def _expand(low: _Ints, high: _Ints) -> tuple[_Ints, _Ints]:
     return at, path
 
 
-def _best_branches(left: list[_Branches], n_wanted: int) -> _Branches:
-    """The `n_wanted` branches of each path with the most occurrences; of equals the earlier ones."""
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(b, name) for b in left]) for name in _Branches.__dataclass_fields__
-    }
-    order = np.lexsort((columns["low"], columns["length"], columns["low"] - columns["high"], columns["path"]))
-    path = columns["path"][order]
-    starts = np.flatnonzero(np.concatenate(([True], path[1:] != path[:-1]))) if len(path) else path
-    rank = np.arange(len(path)) - np.repeat(starts, np.diff(np.append(starts, len(path))))
-    return _Branches(**{name: column[order[rank < n_wanted]] for name, column in columns.items()})
-
-
-def _branch(paths: _Paths, branches: _Branches) -> _Paths:
-    """Paths that leave theirs at the branches and have taken one step."""
-    confidence = paths.confidence[branches.path]
-    step = quantise_confidence(branches.high - branches.low, branches.parent)
-    confidence[np.arange(len(confidence)), branches.length] = step
-    return _Paths(
-        owner=paths.owner[branches.path],
-        low=branches.low.copy(),
-        high=branches.high.copy(),
-        length=branches.length + 1,
-        floor=paths.floor[branches.path],
-        confidence=confidence,
-    )
+def _best(branches: _Paths, n_wanted: int) -> _Paths:
+    """The `n_wanted` branches of each owner with the most occurrences; of equals the earlier ones."""
+    order = np.lexsort((branches.low, branches.length, branches.low - branches.high, branches.owner))
+    owner = branches.owner[order]
+    rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
+    return branches.at(order[rank < n_wanted])
 
 
 def _first_of(after: _Ints, low: _Ints, high: _Ints) -> _Ints:

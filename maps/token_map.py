@@ -411,9 +411,8 @@ def _indexed(keys: NDArray[np.uint64], counts: NDArray[np.float32], n: int, tabl
     context, last, counts = context[order], (keys >> shift)[order].astype(np.int64), counts[order]
     is_text = last != END
     context, last, counts = context[is_text], last[is_text], counts[is_text]
-    is_first = np.concatenate(([True], context[1:] != context[:-1])) if len(context) else np.zeros(0, np.bool_)
-    starts = np.append(np.flatnonzero(is_first), len(context))
-    sizes = np.diff(starts)
-    totals = np.add.reduceat(counts, starts[:-1]) if len(context) else counts
-    shares = np.log(counts / np.repeat(totals, sizes)).astype(np.float32)
-    return _Order(context[is_first].data, starts.data, Followers(_said(last, table), shares))
+    contexts, first = np.unique(context, return_index=True)
+    starts = np.append(first, len(context))
+    totals = np.add.reduceat(counts, first) if len(first) else counts
+    shares = np.log(counts / np.repeat(totals, np.diff(starts))).astype(np.float32)
+    return _Order(contexts.data, starts.data, Followers(_said(last, table), shares))
