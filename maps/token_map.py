@@ -1,7 +1,6 @@
 """A token map opened for reading (Token Map Drafting, arXiv 2507.21522; format: docs/tmap-format.md).
 
-`TokenMap` gives what followed the last few ids: candidates with counts and confidences. Sections up to 2 MiB are
-checked on opening, larger ones and the contents before the first look-up.
+`TokenMap` gives what followed the last few ids: candidates with counts and confidences.
 
 A reader keeps the map that it opened, whoever replaces the file. A map up to 64 MB is read, a larger one is mapped, and
 must not be overwritten in place.
@@ -55,8 +54,6 @@ def held_bytes(path: str | os.PathLike[str]) -> bytes | mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size > READ_BYTES else file.read(size)
 
 
-EAGER_BYTES = 2 << 20  # 0.9 ms of CRC-32 at most for each section on opening
-_CRC_BLOCK = 1 << 20
 _NONE = range(0)
 
 
@@ -86,16 +83,11 @@ class TokenMap:
         self._data = data
         self._whole = memoryview(data)
         self._views: list[memoryview] = []
-        self._ready = self._is_closed = False
         self._sections, self.n_orders, self.n_text, self.fingerprint = parse_head(self._whole, where)
         check_sizes({name: section.n_bytes for name, section in self._sections.items()}, self.n_orders, where)
-        for section in self._sections.values():
-            if section.n_bytes <= EAGER_BYTES:
-                self._check_crc(section)
+        self.verify()
         self._meta = parse_meta(bytes(self._slice(self._sections["meta"])), where)
         self._index()
-        if all(section.n_bytes <= EAGER_BYTES for section in self._sections.values()):
-            self._check_contents()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, fingerprint: bytes | None = None) -> Self:
@@ -130,8 +122,6 @@ class TokenMap:
 
     def find(self, context: Sequence[int], n: int) -> range:
         """The numbers of the candidates, best first, for the last `n` ids of `context`; empty if there are none."""
-        if not self._ready:
-            self.verify()
         length = len(context)
         if not 0 < n <= self.n_orders or n > length + 1:
             return _NONE
@@ -216,8 +206,6 @@ class TokenMap:
 
     def items(self, n: int) -> Iterator[tuple[tuple[int, ...], range]]:
         """All keys of `n` ids in the order of the file, oldest id first, with the numbers of their candidates."""
-        if not self._ready:
-            self.verify()
         keys, _, first, old = self._orders[n]
         n_packed = min(n, MAX_ORDER - 1)
         for at, key in enumerate(keys):
@@ -231,8 +219,6 @@ class TokenMap:
         A key is packed with its most recent token in the highest 16 of its 16 n bits, `END` for the start of a
         sentence. Tokens are as stored, see `ids`.
         """
-        if not self._ready:
-            self.verify()
         packed, _, first, _ = self._orders[n]
         lengths = np.array(self._len, np.int64)
         ends = np.cumsum(lengths)
@@ -266,16 +252,18 @@ class TokenMap:
         }
 
     def verify(self) -> None:
-        """Check every section's checksum and whether the contents agree. Raises MapError."""
-        if self._is_closed:
-            raise MapError(f"{self.where}: this token map is closed")
+        """Check every section's checksum and whether the contents agree, as on opening. Raises MapError."""
         for section in self._sections.values():
-            self._check_crc(section)
-        self._check_contents()
+            if zlib.crc32(self._slice(section)) != section.crc:
+                raise MapError(
+                    f"{self.where}: damaged: the checksum of section {section.name!r} does not match; {REMEDY}"
+                )
+        slices = {name: self._slice(section) for name, section in self._sections.items()}
+        check_contents(slices, self.n_orders, self.n_text, self.where)
 
     def close(self) -> None:
-        """Give the memory back; look-ups raise MapError from now on. A second call does nothing."""
-        self._ready, self._is_closed = False, True
+        """Give the memory back; look-ups find nothing from now on. A second call does nothing."""
+        self.n_orders = 0
         for view in reversed(self._views):
             view.release()
         self._views.clear()
@@ -307,19 +295,6 @@ class TokenMap:
             self._orders.append((cast(f"keys{n}", "Q"), cast(f"csr{n}", "I"), cast(f"first{n}", "I"), old))
         self._ref, self._confat, self._pool = cast("ref", "I"), cast("confat", "I"), cast("pool", "H")
         self._len, self._count, self._conf = cast("len", "B"), cast("count", "B"), cast("conf", "B")
-
-    def _check_crc(self, section: Section) -> None:
-        crc = 0
-        for at in range(section.offset, section.end, _CRC_BLOCK):
-            with self._whole[at : min(at + _CRC_BLOCK, section.end)] as block:
-                crc = zlib.crc32(block, crc)
-        if crc != section.crc:
-            raise MapError(f"{self.where}: damaged: the checksum of section {section.name!r} does not match; {REMEDY}")
-
-    def _check_contents(self) -> None:
-        slices = {name: self._slice(section) for name, section in self._sections.items()}
-        check_contents(slices, self.n_orders, self.n_text, self.where)
-        self._ready = True
 
 
 def _number(ids: Sequence[int] | memoryview, id_: int) -> int:

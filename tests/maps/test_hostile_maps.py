@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.errors import MapError
-from specedge.maps import token_map
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
 from support.token_maps import FINGERPRINT, N_TEXT, answers, make_map, sealed, sections_of
@@ -150,24 +149,6 @@ def test_sections_out_of_order_or_with_bytes_between_are_refused(sound: bytes, t
     data = sealed(plain)
     at = data.index(b"{}") + 2
     assert "section 1 is not 'keys1', right behind" in _refusal(tmp_path, _edited(data, at, b"!"))
-
-
-def test_large_sections_are_checked_before_the_first_lookup(
-    sound: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(token_map, "EAGER_BYTES", 10)
-    contents = sections_of(sound)
-    assert max(map(len, contents.values())) > 10
-    bad_crc = _edited(sound, sound.index(contents["keys4"]) + 8, b"\xee")
-    lying = sealed(contents | {"keys4": contents["keys4"][8:16] * (len(contents["keys4"]) // 8)})
-    for data in (bad_crc, lying):
-        opened = _opened(tmp_path, data)
-        for _ in range(2):  # it stays refused
-            with pytest.raises(MapError):
-                opened.longest([1, 2])
-        with pytest.raises(MapError):
-            opened.verify()
-        opened.close()
 
 
 def test_files_that_are_no_files(tmp_path: Path) -> None:

@@ -11,18 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specedge.maps import token_map
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
-from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
 from specedge.runtime.papers.tokenmap import PaperTokenMapDrafter
 from support.drafting import parents_of
 from support.fake_engine import HashEngine, special_tokens, words
-from support.token_maps import sealed, sections_of
 
 SPECIAL = special_tokens()
 PLAIN_PROMPT = (SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe or 0, SPECIAL.no_timestamps)
@@ -204,30 +202,6 @@ def test_the_text_is_that_of_plain_decoding(
     assert found.tokens == plain.tokens
     assert found.token_logprobs == plain.token_logprobs
     assert found.speculation.tokens == plain.speculation.tokens
-
-
-def test_a_lying_map_found_while_running_drops_the_drafter(
-    letters_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contents = sections_of(letters_path.read_bytes())
-    contents["keys2"] = contents["keys2"][8:] + contents["keys2"][:8]
-    path = tmp_path / "x.tmap"
-    path.write_bytes(sealed(contents, n_text=SPECIAL.eot, fingerprint=bytes(32)))
-    monkeypatch.setattr(token_map, "EAGER_BYTES", 10)  # as for a large map: checked before the first look-up
-    with TokenMap.open(path) as opened:
-        guard = Guard(drafter(opened))
-        window = WindowContext(
-            features=None,
-            prompt=PLAIN_PROMPT,
-            n_vocab=SPECIAL.n_vocab,
-            n_sample=100,
-            eot=SPECIAL.eot,
-            timestamp_begin=SPECIAL.timestamp_begin,
-        )
-        guard.begin(window)
-        context = DraftContext(prompt=PLAIN_PROMPT, sampled=(), position=0)
-        assert len(guard.propose(context, 9, n_vocab=SPECIAL.n_vocab, useless=())) == 0
-    assert guard.error is not None and "'keys2' is wrong: its keys do not rise" in guard.error
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
