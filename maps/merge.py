@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -132,19 +133,14 @@ def _aligned(maps: Sequence[TokenMap], n: int) -> Iterator[tuple[Key, list[tuple
 
 def _added(sources: list[list[Candidate]], n_candidates: int) -> list[Candidate]:
     """The candidates of a key from those of several maps."""
-    total = 0.0
     counts: dict[Key, float] = {}  # occurrences of each path, as far as they are known
     places: dict[Key, int] = {}  # where each whole candidate can be read
     for candidates in sources:
         # A key occurred as often as its candidates imply at most.
-        whole = max(COUNTS[c] / _product(q) for _, c, q, _ in candidates)
-        total += whole
+        whole = max(COUNTS[c] / _reached(q)[-1] for _, c, q, _ in candidates)
         here: dict[Key, float] = {}
         for ids, _, confidences, at in candidates:
-            share = whole
-            for depth, confidence in enumerate(confidences, 1):
-                share *= confidence / 255
-                here[ids[:depth]] = share
+            here.update((ids[:depth], share) for depth, share in enumerate(_reached(confidences, whole)))
             places.setdefault(ids, at)
         for path, share in here.items():
             counts[path] = counts.get(path, 0.0) + share
@@ -152,18 +148,16 @@ def _added(sources: list[list[Candidate]], n_candidates: int) -> list[Candidate]
     paths.sort(key=lambda ids: ([-counts[ids[: i + 1]] for i in range(len(ids))], ids))
     merged = []
     for ids in paths[:n_candidates]:
-        known = [total, *(counts[ids[: i + 1]] for i in range(len(ids)))]
+        known = [counts[ids[:i]] for i in range(len(ids) + 1)]
         confidences = tuple(max(1, round(255 * min(b / a, 1.0))) for a, b in zip(known, known[1:], strict=False))
         count = int(quantise_count(np.array([max(1, round(known[-1]))]))[0])
         merged.append((ids, count, confidences, places[ids]))
     return merged
 
 
-def _product(confidences: Key) -> float:
-    product = 1.0
-    for confidence in confidences:
-        product *= confidence / 255
-    return product
+def _reached(confidences: Key, of: float = 1.0) -> list[float]:
+    """Of `of` occurrences all, and then how many go as far as each token."""
+    return list(accumulate((confidence / 255 for confidence in confidences), mul, initial=of))
 
 
 def _chunk(rows: Sequence[tuple[Key, list[Candidate]]], ids: NDArray[np.uint32] | None) -> Chunk:
@@ -174,8 +168,8 @@ def _chunk(rows: Sequence[tuple[Key, list[Candidate]]], ids: NDArray[np.uint32] 
     values: list[float] = []
     for _, candidates in rows:
         _, count, confidences, _ = candidates[0]
-        expected = sum(_product(confidences[:i]) for i in range(1, len(confidences) + 1))
-        values.append(COUNTS[count] / _product(confidences) * expected)
+        _, *sure = _reached(confidences)
+        values.append(COUNTS[count] / sure[-1] * sum(sure))
     packed = [sum(id_ << 16 * i for i, id_ in enumerate(key[-(MAX_ORDER - 1) :])) for key, _ in rows]
 
     def column(values: Any, dtype: type) -> NDArray[Any]:
