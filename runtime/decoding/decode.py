@@ -136,7 +136,7 @@ def decoding(
     """
     guard = drafter if isinstance(drafter, Guard) else Guard(drafter)
     window = _Window(engine, features, tuple(prompt_ids), options, guard, n_paths)
-    state = engine.start(features, keeps_hidden=guard.reads_hidden)
+    state = engine.start(features, keeps_hidden=guard.needs("reads_hidden"))
     try:
         engine.recall(state, window.prompt[:-1])
         if options.temperature == 0 and options.beam_size > 1:
@@ -282,7 +282,7 @@ class _Window:
         tally.passes += 1
         rule = options.acceptance
         wanted = BeamOptions(beam_size=options.beam_size, patience=options.patience, limit=self.limit)
-        if rule.tau is not None and (guard.has_heads or guard.error is None):
+        if rule.tau is not None and (guard.needs("has_heads") or guard.error is None):
             wanted = replace(wanted, tau=rule.tau, useless=self.useless)
             best: Hypothesis = yield from find("beams", "heads")(
                 self.engine, state, row, self._rules, guard, wanted, self.saw_pass, tally, options.length_penalty
@@ -350,8 +350,8 @@ class _Drafts:
     def __init__(self, window: _Window, guard: Guard | None) -> None:
         self._window, self._guard = window, guard
         self._is_empty = guard is None or guard.is_empty
-        self.wants_rows = guard is not None and guard.wants_rows
-        self._reads_hidden = guard is not None and guard.reads_hidden
+        self.wants_rows = guard is not None and guard.needs("wants_rows")
+        self._reads_hidden = guard is not None and guard.needs("reads_hidden")
         self._draft, self._path = NO_DRAFT, tuple[int, ...]()  # of a beam
 
     def begin(self, n_paths: int, key: bytes = b"") -> None:
@@ -408,9 +408,9 @@ class _Drafts:
                 n_accepted=len(outcome.walked),
                 token=token,
                 finished=finished,
-                evaluated=tuple([draft.nodes[node] for node in outcome.evaluated]),
-                nodes=tuple([draft.nodes[node] for node in outcome.walked]),
-                rejected=None if outcome.rejected is None else draft.nodes[outcome.rejected],
+                evaluated=outcome.evaluated,
+                nodes=outcome.walked,
+                rejected=outcome.rejected,
                 rows=outcome.rows,
                 shared=None
                 if ran is None or ran.n_texts == 1

@@ -18,8 +18,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -290,7 +290,6 @@ class EmptyDrafter(Drafter):
         return EmptyDrafter() if self.is_empty else None
 
 
-_MAX_NODES = 1024  # a tree is looked at this far and no further
 T = TypeVar("T")
 
 
@@ -299,8 +298,7 @@ class Draft:
     """A checked proposal: nodes in an order in which parents come first, siblings best first and with different ids.
 
     ids: of each node; parents: -1 below the root; depths: from 0; nodes: indices into the drafter's own tree; names:
-    who guessed each node; n_proposed: what was given, by who gave it; conf, drawn: what the drafter says of each node;
-    is_chain: whether every node is known to be the child of the one before.
+    who guessed each node; n_proposed: what was given, by who gave it; conf, drawn: what the drafter says of each node.
     """
 
     ids: Sequence[int] = ()
@@ -311,10 +309,14 @@ class Draft:
     n_proposed: Mapping[str, int] = field(default_factory=dict)
     conf: Sequence[float] | None = None
     drawn: Sequence[Drawn | Classed | None] | None = None
-    is_chain: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every node is known to be the child of the one before; not of an empty draft."""
+        return bool(self.ids) and isinstance(self.parents, range)
 
     def tokens(self, path: Sequence[int]) -> tuple[int, ...]:
         """The ids of a path of nodes."""
@@ -356,6 +358,7 @@ class Draft:
 
 NO_DRAFT = Draft()
 ALONE = (1, 1)  # texts and rows of a plain pass of one text
+Need = Literal["has_heads", "listens", "reads_hidden", "wants_rows"]
 
 
 class Guard:
@@ -370,11 +373,12 @@ class Guard:
         self.error: str | None = None
         self._spent_s = [0.0]  # of this guard and all that come of it
         self._company = ALONE
+        self._draft = NO_DRAFT  # the last one, until the drafter is told what became of it
         kind = type(self.drafter)
         self.name: str = self._call(lambda: str(self.drafter.name) or kind.__name__, kind.__name__)
         self.is_empty = self._call(lambda: self.drafter.is_empty is True, True)
         self._suspected_loops = 0
-        self._learned_before = self._learned()
+        self._learned_before = self._call(lambda: self.drafter.learning, None)
 
     @property
     def seconds(self) -> float:
@@ -382,15 +386,9 @@ class Guard:
         return self._spent_s[0]
 
     @property
-    def wants_rows(self) -> bool:
-        """Whether the drafter asks for the model's rows (`Verdict.rows`)."""
-        return self.error is None and self._call(lambda: bool(self.drafter.wants_rows), False)
-
-    @property
     def learning(self) -> Learning | None:
-        """What the drafter learned since this guard was made; None for one that does not learn."""
-        now, before = self._learned(), self._learned_before
-        return None if now is None or before is None else self._call(lambda: now.minus(before), None)
+        """What the drafter learned since this guard was made; None for one that does not learn, or was dropped."""
+        return self._call(self._learned, None)
 
     @property
     def choice(self) -> str:
@@ -403,47 +401,44 @@ class Guard:
         return self.error is not None or self.is_empty or self._call(lambda: self.drafter.rests is True, True)
 
     @property
-    def reads_hidden(self) -> bool:
-        """Whether the drafter wants the decoder's hidden rows."""
-        return not self.is_idle and self._call(lambda: self.drafter.reads_hidden is True, False)
-
-    @property
-    def listens(self) -> bool:
-        """Whether the drafter hears the audio by itself (`WindowContext.mel`)."""
-        return self._call(lambda: bool(self.drafter.listens), False)
-
-    @property
-    def has_heads(self) -> bool:
-        """Whether the drafter's heads can be asked with `guess`."""
-        return self._call(lambda: bool(self.drafter.has_heads), False)
-
-    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Tokens and probabilities [n_heads, n_choices] behind the last row; of no head once the drafter is dropped."""
-        drafter: Any = self.drafter
-        nothing = np.empty((0, n_choices), np.int64), np.empty((0, n_choices), np.float32)
-        return self._call(lambda: _guesses(*drafter.guess(hidden, n_choices)), nothing)
-
-    @property
     def suspected_loops(self) -> int:
         """Number of windows so far whose text seemed to repeat itself without end."""
         found = self._call(lambda: int(self.drafter.suspected_loops), self._suspected_loops)
         self._suspected_loops = max(self._suspected_loops, found)
         return self._suspected_loops
 
+    def needs(self, what: Need) -> bool:
+        """What the drafter says of itself; no for one that was dropped."""
+        return self._call(lambda: bool(getattr(self.drafter, what)), False)
+
+    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Tokens and probabilities [n_heads, n_choices] behind the last row; of no head once the drafter is dropped."""
+        nothing = np.empty((0, n_choices), np.int64), np.empty((0, n_choices), np.float32)
+        return self._call(lambda: _guesses(*self.drafter.guess(hidden, n_choices)), nothing)
+
     def begin(self, window: WindowContext) -> None:
         """Tell the drafter that a window starts."""
+        self._draft = NO_DRAFT
         self._call(lambda: self.drafter.begin(window), None)
 
     def propose(self, context: DraftContext, budget: int, *, n_vocab: int, useless: Container[int]) -> Draft:
         """The tree to verify: at most `budget` nodes, with ids of [0, n_vocab) that are not among the `useless`."""
-        if budget <= 0:
-            return NO_DRAFT
-        return self._call(
-            lambda: self._checked(self.drafter.propose(context, budget), budget, n_vocab, useless), NO_DRAFT
-        )
+        self._draft = NO_DRAFT
+        if budget > 0:
+            self._draft = self._call(
+                lambda: self._checked(self.drafter.propose(context, budget), budget, n_vocab, useless), NO_DRAFT
+            )
+        return self._draft
 
     def observe(self, verdict: Verdict) -> None:
-        """Tell the drafter what the verifier decided, and who shared the pass, if that has changed."""
+        """Tell the drafter what the verifier decided, and who shared the pass, if that has changed.
+
+        `verdict` is about the last `Draft`, if this drafter gave one, else about another's; the drafter is told of the
+        nodes of its own tree.
+        """
+        nodes, self._draft = self._draft.nodes, NO_DRAFT
+        if verdict.evaluated and not (nodes and isinstance(nodes, range)):  # those of a single path are its own
+            verdict = _own(verdict, nodes)
         self._call(lambda: self.drafter.observe(verdict), None)
         company = ALONE if verdict.shared is None else (verdict.shared.n_texts, verdict.shared.n_rows)
         if company != self._company:
@@ -472,14 +467,8 @@ class Guard:
         self._call(lambda: self.drafter.end(tokens), None)
 
     def _learned(self) -> Learning | None:
-        try:  # also of a drafter that was dropped
-            found = self.drafter.learning
-        except Interrupted:
-            raise
-        except Exception as error:
-            self.error = self.error or _one_line(error)
-            return None
-        return found if isinstance(found, Learning) else None
+        now, before = self.drafter.learning, self._learned_before
+        return None if now is None or before is None else now.minus(before)
 
     def _call(self, call: Callable[[], T], otherwise: T) -> T:
         if self.error is not None:
@@ -496,109 +485,61 @@ class Guard:
             self._spent_s[0] += time.perf_counter() - started
 
     def _checked(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
-        if type(tree) is DraftTree and tree.parents is None and tree.drawn is None:
-            return self._checked_chain(tree, min(budget, _MAX_NODES), n_vocab, useless)
-        tokens, parents = _structure(tree)
-        n_given = int(tokens.size)
-        if n_given == 0:
-            return NO_DRAFT
-        ids, above = tokens[:_MAX_NODES].tolist(), parents[:_MAX_NODES].tolist()
-        conf, source = _column(tree, "conf", n_given), _column(tree, "source", n_given)
-        drawn = _drawn(tree, above, n_given, n_vocab)
-        names = self._names(source, len(ids))
-        place = {-1: -1}  # a node of the drafter's tree -> its place in the draft
-        depths: list[int] = []
-        nodes: list[int] = []
-        taken: set[tuple[int, int]] = set()
-        for node, (token, parent) in enumerate(zip(ids, above, strict=True)):
-            if len(nodes) == budget:
-                break
-            is_useless = token in useless
-            if parent not in place or (parent, token) in taken or not 0 <= token < n_vocab:
-                continue
-            if is_useless and (drawn is None or drawn[node] is None):
-                continue
-            taken.add((parent, token))
-            depths.append(depths[place[parent]] + 1 if parent >= 0 else 0)
-            if not is_useless:
-                place[node] = len(nodes)
-            nodes.append(node)
-        counted = Counter(names)
-        if n_given > len(ids):
-            counted[self.name] += n_given - len(ids)
+        """What of a tree can be verified. Raises TypeError or ValueError for what is no tree."""
+        if not isinstance(tree, DraftTree):
+            raise TypeError(f"a drafter returned {type(tree).__name__}, not a DraftTree")
+        ids = _column("tokens", tree.tokens, _INTEGERS)
+        n_given = len(ids)
+        conf = None if tree.conf is None else _column("conf", tree.conf, _NUMBERS, n_given)
+        names, drawn = self._names(tree, n_given), None
+        nodes: Sequence[int]
+        parents: Sequence[int]
+        depths: Sequence[int]
+        if tree.parents is None and tree.drawn is None:  # a single path, as most drafts are
+            n = 0
+            while n < min(n_given, budget) and 0 <= ids[n] < n_vocab and ids[n] not in useless:
+                n += 1
+            nodes, parents, depths = range(n), range(-1, n - 1), range(n)
+        else:
+            given = range(-1, n_given - 1) if tree.parents is None else tree.parents
+            above = _column("parents", given, _INTEGERS, n_given)
+            drawn = _drawn(tree.drawn, ids, above, n_vocab)
+            nodes, parents, depths = _kept(ids, above, drawn, budget, n_vocab, useless)
         return Draft(
-            ids=[ids[i] for i in nodes],
-            parents=[place[above[i]] for i in nodes],
+            ids=[ids[node] for node in nodes],
+            parents=parents,
             depths=depths,
             nodes=nodes,
-            names=[names[i] for i in nodes],
-            n_proposed=counted,
-            conf=None if conf is None else [float(conf[i]) for i in nodes],
-            drawn=None if drawn is None else [drawn[i] for i in nodes],
+            names=[names[node] for node in nodes],
+            n_proposed=Counter(names),
+            conf=None if conf is None else [float(conf[node]) for node in nodes],
+            drawn=None if drawn is None else [drawn[node] for node in nodes],
         )
 
-    def _checked_chain(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
-        """As `_checked`, for a single path: most drafts are one, and lists are quicker here than arrays."""
-        ids = _integers(tree.tokens)
-        sure = None if tree.conf is None else _listed(tree.conf, "conf", len(ids))
-        origins = None if tree.source is None else _listed(tree.source, "source", len(ids))
-        if not ids:
-            return NO_DRAFT
-        n = 0
-        for token in ids[:budget]:
-            if not 0 <= token < n_vocab or token in useless:
-                break
-            n += 1
-        names = self._names(origins, len(ids))
-        return Draft(
-            ids=ids[:n],
-            parents=range(-1, n - 1),
-            depths=range(n),
-            nodes=range(n),
-            names=names[:n],
-            n_proposed={self.name: len(ids)} if origins is None else Counter(names),
-            conf=None if sure is None else [float(value) for value in sure[:n]],
-            is_chain=n > 0,
-        )
-
-    def _names(self, source: list[Any] | None, n: int) -> list[str]:
+    def _names(self, tree: DraftTree, n: int) -> list[str]:
         """Who guessed each node: the drafter's `sources` where it has them, else the drafter."""
         known = self.drafter.sources
-        if source is None or not known:
+        if tree.source is None or not known:
             return [self.name] * n
-        return [str(known[index]) for index in source]
+        return [str(known[index]) for index in _column("source", tree.source, _INTEGERS, n)]
+
+
+def _own(verdict: Verdict, nodes: Sequence[int]) -> Verdict:
+    """A verdict on checked nodes as one on the drafter's own `nodes`, () for a drafter that gave none."""
+    return replace(
+        verdict,
+        evaluated=tuple([nodes[node] for node in verdict.evaluated]) if nodes else (),
+        nodes=tuple([nodes[node] for node in verdict.nodes]) if nodes else (),
+        rejected=None if verdict.rejected is None or not nodes else nodes[verdict.rejected],
+    )
 
 
 def _guesses(ids: object, probs: object) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """What heads gave, if it is that. ValueError."""
     tokens, sure = np.asarray(ids), np.asarray(probs, np.float32)
-    if tokens.ndim != 2 or tokens.shape != sure.shape or tokens.dtype.kind not in "iu" or (tokens < 0).any():
+    if tokens.ndim != 2 or tokens.shape != sure.shape or tokens.dtype.kind not in _INTEGERS or (tokens < 0).any():
         raise ValueError(f"guesses of shapes {tokens.shape} and {sure.shape}: expected ids and as many probabilities")
     return tokens.astype(np.int64), sure
-
-
-def _integers(tokens: Any) -> list[int]:
-    """Token ids as a list of int. Raises TypeError for what is no id, ValueError for what is no row of ids."""
-    if type(tokens) is list:
-        if all(type(token) is int for token in tokens):
-            return tokens
-        if not all(isinstance(token, int | np.integer) and type(token) is not bool for token in tokens):
-            raise TypeError("a draft tree with an id that is no int")
-        return [int(token) for token in tokens]
-    array = np.asarray(tokens)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise TypeError(f"a draft tree whose tokens are {array.dtype} of shape {array.shape}: expected a row of ids")
-    found: list[int] = array.tolist()
-    return found
-
-
-def _listed(values: Any, name: str, n: int) -> list[Any]:
-    """A column of a tree as a list. Raises TypeError when it does not have one value for each of the `n` nodes."""
-    if type(values) is not list:
-        values = np.asarray(values).tolist()
-    if type(values) is not list or len(values) != n:
-        raise TypeError(f"a draft tree of {n} nodes whose {name} is no row of {n} values")
-    return values
 
 
 def _one_line(error: Exception) -> str:
@@ -608,77 +549,89 @@ def _one_line(error: Exception) -> str:
         return type(error).__name__
 
 
-def _structure(tree: DraftTree) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Tokens and parents of what is a tree. TypeError or ValueError for what is none."""
-    if not isinstance(tree, DraftTree):
-        raise TypeError(f"a drafter returned {type(tree).__name__}, not a DraftTree")
-    tokens = np.asarray(tree.tokens)
-    parents = np.arange(-1, tokens.size - 1) if tree.parents is None else np.asarray(tree.parents)
-    if tokens.ndim != 1 or tokens.shape != parents.shape:
-        raise ValueError(f"a draft tree of shapes {tokens.shape} and {parents.shape}: expected two equal lengths")
-    if tokens.size and (tokens.dtype.kind not in "iu" or parents.dtype.kind not in "iu"):
-        raise TypeError(f"a draft tree of types {tokens.dtype} and {parents.dtype}: expected integers")
-    wrong = np.flatnonzero((parents < -1) | (parents >= np.arange(parents.size)))
-    if wrong.size:
-        node = int(wrong[0])
-        raise ValueError(f"a draft tree whose node {node} has parent {parents[node]}: expected -1 to {node - 1}")
-    return tokens, parents
+_INTEGERS, _NUMBERS = "iu", "iuf"  # NumPy's kinds
+_PLAIN: dict[str, set[type]] = {_INTEGERS: {int}, _NUMBERS: {int, float}}
 
 
-def _column(tree: DraftTree, name: str, n: int) -> list[Any] | None:
-    """An optional column of a tree, as far as it is looked at. ValueError when its length is not the tree's."""
-    values = getattr(tree, name)
-    if values is None:
-        return None
-    array = np.asarray(values)
-    if array.shape != (n,):
-        raise ValueError(f"a draft tree of {n} nodes whose {name} has shape {array.shape}")
-    if array.dtype.kind not in ("iu" if name == "source" else "fiu"):
-        raise TypeError(f"a draft tree whose {name} has type {array.dtype}")
-    column: list[Any] = array[:_MAX_NODES].tolist()
-    return column
+def _column(name: str, values: Any, kinds: str, n: int | None = None) -> list[Any]:
+    """A column of a tree as a list. Raises TypeError for what is no row of numbers of these kinds, `n` of them."""
+    found = values
+    if type(values) is not list or not _PLAIN[kinds].issuperset(map(type, values)):
+        array = np.asarray(values)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+            raise TypeError(f"a draft tree whose {name} are {array.dtype} of shape {array.shape}: expected numbers")
+        found = array.tolist()
+    if n is not None and len(found) != n:
+        raise TypeError(f"a draft tree of {n} tokens and {len(found)} {name}")
+    return list(found)
 
 
-def _drawn(tree: DraftTree, above: Sequence[int], n: int, n_vocab: int) -> list[Drawn | Classed | None] | None:
+def _kept(
+    ids: Sequence[int],
+    above: Sequence[int],
+    drawn: Sequence[object] | None,
+    budget: int,
+    n_vocab: int,
+    useless: Container[int],
+) -> tuple[list[int], list[int], list[int]]:
+    """The nodes of a tree that can be verified, the place of each one's parent among these, and its depth. ValueError
+    for parents that make no tree."""
+    nodes: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    place = {-1: -1}
+    taken: set[tuple[int, int]] = set()
+    for node, (token, parent) in enumerate(zip(ids, above, strict=True)):
+        if not -1 <= parent < node:
+            raise ValueError(f"a draft tree whose node {node} has parent {parent}: expected -1 to {node - 1}")
+        if len(nodes) == budget:
+            break
+        is_useless = token in useless
+        if parent not in place or (parent, token) in taken or not 0 <= token < n_vocab:
+            continue
+        if is_useless and (drawn is None or drawn[node] is None):
+            continue
+        taken.add((parent, token))
+        depths.append(depths[place[parent]] + 1 if parent >= 0 else 0)
+        parents.append(place[parent])
+        if not is_useless:
+            place[node] = len(nodes)
+        nodes.append(node)
+    return nodes, parents, depths
+
+
+def _drawn(
+    given: Sequence[Drawn | Classed | None] | None, ids: Sequence[int], above: Sequence[int], n_vocab: int
+) -> list[Drawn | Classed | None] | None:
     """The distributions that nodes below `above` were drawn from. ValueError for what is none over ids of [0, n_vocab).
 
     None for siblings: only one of them can have been drawn from a distribution, and what is left of several was not.
     """
-    if tree.drawn is None:
+    if given is None:
         return None
-    if len(tree.drawn) != n:
-        raise ValueError(f"a draft tree of {n} nodes with {len(tree.drawn)} distributions")
     n_children = Counter(above)
-    found = [
-        None
-        if one is None
-        else _distribution(one[0], one[1], n_vocab)
-        if len(one) == 2
-        else _classed(one, token, n_vocab)
-        for token, one in zip(tree.tokens[:_MAX_NODES], tree.drawn[:_MAX_NODES], strict=True)
+    return [
+        None if one is None or n_children[parent] > 1 else _distribution(one, token, n_vocab)
+        for token, parent, one in zip(ids, above, given, strict=True)
     ]
-    return [one if n_children[parent] == 1 else None for one, parent in zip(found, above, strict=True)]
 
 
-def _classed(drawn: Classed, token: int, n_vocab: int) -> Classed:
-    """A distribution with the classes of its ids. ValueError where they are none, or it cannot have given `token`."""
-    (at, q), classes = _distribution(drawn[0], drawn[1], n_vocab), np.asarray(drawn[2])
-    if classes.shape != at.shape or classes.dtype.kind not in "iu" or not 0 <= classes.min() <= classes.max() < at.size:
-        raise ValueError(f"classes of shape {classes.shape}: expected a number from 0 to {at.size - 1} for each id")
-    if not q[at == token].sum() > 0:
-        raise ValueError(f"a distribution that gives {token}, which was drawn from it, no probability")
-    return at, q, classes.astype(np.int64)
-
-
-def _distribution(ids: object, probabilities: object, n_vocab: int) -> Drawn:
-    at, q = np.asarray(ids), np.asarray(probabilities, np.float64)
-    if at.ndim != 1 or at.shape != q.shape or not at.size or at.dtype.kind not in "iu":
-        raise ValueError(f"a distribution of shapes {at.shape} and {q.shape}: expected ids and as many probabilities")
-    if at.min() < 0 or at.max() >= n_vocab or np.unique(at).size < at.size:
-        raise ValueError(f"a distribution over ids {at.min()} to {at.max()}: expected each once, 0 to {n_vocab - 1}")
+def _distribution(drawn: Drawn | Classed, token: int, n_vocab: int) -> Drawn | Classed:
+    """A distribution that a token was drawn from, with the classes of its ids where it has them. ValueError."""
+    at, q, *classes = [np.asarray(column, float if n == 1 else None) for n, column in enumerate(drawn)]
+    is_one = at.ndim == 1 and at.shape == q.shape and at.size and at.dtype.kind in _INTEGERS
+    if not is_one or at.min() < 0 or at.max() >= n_vocab or np.unique(at).size < at.size:
+        raise ValueError(f"a distribution of ids {at}: expected each once, 0 to {n_vocab - 1}, and its probability")
     if not (q.min() >= 0 and abs(float(q.sum()) - 1) < 1e-6):
         raise ValueError(f"a distribution that sums to {q.sum()}: expected 1")
-    return at, q
+    if not classes:
+        return at, q
+    (of,) = classes
+    if of.shape != at.shape or of.dtype.kind not in _INTEGERS or not 0 <= of.min() <= of.max() < at.size:
+        raise ValueError(f"classes of shape {of.shape}: expected a number from 0 to {at.size - 1} for each id")
+    if not q[at == token].sum() > 0:
+        raise ValueError(f"a distribution that gives {token}, which was drawn from it, no probability")
+    return at, q, of.astype(np.int64)
 
 
 @dataclass(frozen=True)

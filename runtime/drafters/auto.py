@@ -222,20 +222,20 @@ class AutoDrafter(Drafter):
 
     @property
     def listens(self) -> bool:
-        return any(guard.listens for guard in self._guards.values())
+        return any(guard.needs("listens") for guard in self._guards.values())
 
     @property
     def reads_hidden(self) -> bool:
         guard = self._guards.get(self._candidate())
-        return guard is not None and guard.reads_hidden
+        return guard is not None and guard.needs("reads_hidden")
 
     @property
     def wants_rows(self) -> bool:
-        return any(guard.wants_rows for guard in self._guards.values())
+        return any(guard.needs("wants_rows") for guard in self._guards.values())
 
     @property
     def has_heads(self) -> bool:
-        return len(self._guards) == 1 and all(guard.has_heads for guard in self._guards.values())
+        return len(self._guards) == 1 and all(guard.needs("has_heads") for guard in self._guards.values())
 
     @property
     def suspected_loops(self) -> int:
@@ -308,7 +308,7 @@ class AutoDrafter(Drafter):
         drafted = None if self._asked is None else self._asked[0]
         for guard in self._told:
             if guard is drafted or guard.drafter.follows_text:
-                guard.observe(_own(self._asked, guard, verdict))
+                guard.observe(verdict)
         if any([guard.error is not None for guard in self._told]):
             self._drop_failed()
         self._spent_s += pass_s * (price - plain + 1) / price  # a prompt is read anyway
@@ -397,18 +397,3 @@ def _shape_of(draft: Draft, n_pending: int, n_paths: int, budget: int) -> tuple[
         return n_pending + len(draft), 1
     paths = draft.paths(n_paths, budget)
     return len(paths) * (n_pending + max(map(len, paths))), len(paths)
-
-
-def _own(asked: tuple[Guard, Draft] | None, guard: Guard, verdict: Verdict) -> Verdict:
-    """The verdict in terms of the tree that a drafter gave; of one that drafted nothing, of no tree."""
-    if asked is None or guard is not asked[0]:
-        return replace(verdict, evaluated=(), nodes=(), rejected=None)
-    nodes = asked[1].nodes
-    if isinstance(nodes, range):  # of a chain: they are its own
-        return verdict
-    return replace(
-        verdict,
-        evaluated=tuple([nodes[node] for node in verdict.evaluated]),
-        nodes=tuple([nodes[node] for node in verdict.nodes]),
-        rejected=None if verdict.rejected is None else nodes[verdict.rejected],
-    )

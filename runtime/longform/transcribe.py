@@ -351,7 +351,7 @@ class Transcription(Iterator[Segment]):
         )
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
-        self._mels.keeps_power = self._guard.listens
+        self._mels.keeps_power = self._guard.needs("listens")
         self._peeked: _ReadWindow | None = None
         self._given: Any = None
         self._is_first = True  # whether no window was decoded

@@ -51,7 +51,7 @@ def beams_of_heads(
     Arguments as of `groups`; `guard` is round the drafter with the heads. Raises UsageError for one without.
     """
     name = guard.name
-    if not guard.has_heads:
+    if not guard.needs("has_heads"):
         raise UsageError(
             f"--accept {options.tau:g} with beam search needs a heads drafter (such as mtp-latent), got {name}: "
             "choose one, or use --accept exact"
