@@ -47,8 +47,8 @@ _REACH = 40  # rows that one token may take, and of those
 _REACH_FIRST, _REACH_EACH = 8, 3  # before its first byte, and for each
 _FRAME_S = 0.02
 _ROUND = 40  # frames round the letters heard: the first of them may be half a second early
-# Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.
-_FIRST_BELIEFS = ((0.4, 0.6, 0.8, 0.93), (0.2, 0.3, 0.4, 0.5), (0.8, 0.9, 0.95, 0.97))
+# Before anything was seen, by how surely a token was heard; and of one that ends an n-gram.
+_FIRST_BELIEFS, _FIRST_BELIEFS_KNOWN = (0.4, 0.6, 0.8, 0.93), (0.8, 0.9, 0.95, 0.97)
 _CONTEXT = 4
 _MARKS = frozenset(string.punctuation.encode())
 
@@ -390,8 +390,8 @@ def _usable(posteriors: Posteriors) -> NDArray[np.float32] | None:
 def _belief(heard: HeardToken) -> tuple[float, Hashable]:
     """How sure a token is at first, and its class for what came of such."""
     surely = 3 if heard.sure > 0.9 else 2 if heard.sure > 0.6 else 1 if heard.sure > 0.3 else 0
-    first = _FIRST_BELIEFS[0 if heard.order < 0 else 2 if heard.order > 1 else 1]
-    return first[surely], ("text", min(heard.order, 3), surely, heard.guided)
+    first = _FIRST_BELIEFS_KNOWN if heard.order > 1 else _FIRST_BELIEFS
+    return first[surely], ("text", heard.order, surely)
 
 
 def open_ctc(

@@ -199,7 +199,7 @@ class HeardToken(NamedTuple):
 
     start, stop: rows of the lattice, from its first byte's to behind its last's; sure: the probability of what was
     heard from there to the next token, 0 to 1; order: ids of the longest n-gram known to end with it, 0 for none, -1
-    where nothing is known of n-grams; opens: whether a word begins with it; guided: whether n-grams chose it.
+    where nothing is known of n-grams; opens: whether a word begins with it.
     """
 
     token: int
@@ -208,7 +208,6 @@ class HeardToken(NamedTuple):
     sure: float
     order: int = -1
     opens: bool = False
-    guided: bool = False
 
 
 def spelled(lattice: Lattice, tokenizer: Tokenizer) -> list[HeardToken]:
@@ -237,7 +236,6 @@ def bare(heard: Sequence[HeardToken], beginnings: Beginnings, ranks: Sequence[by
                 min(one.sure for one in mine),
                 min(one.order for one in mine),
                 opens=not word,
-                guided=any(one.guided for one in mine),
             )
         )
     return [*word, *heard[n:]]

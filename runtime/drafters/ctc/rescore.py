@@ -181,9 +181,7 @@ class Respeller:
         found = []
         for token, row in zip(text.tokens, text.stops, strict=True):
             opens = self._tokenizer.ranks[token][:1] == b" "
-            found.append(
-                HeardToken(token, min(start, row), row, sure, guide.order(sentence, token), opens, guided=True)
-            )
+            found.append(HeardToken(token, min(start, row), row, sure, guide.order(sentence, token), opens))
             start = row
             sentence = guide.behind(sentence, token)
         return found
@@ -288,7 +286,7 @@ class Search:
         if score < _EXPECTED:
             return found
         row = found[-1].stop
-        return [*found, HeardToken(token, row, row, 0.5, guide.order(sentence, token), False, True)]
+        return [*found, HeardToken(token, row, row, 0.5, guide.order(sentence, token))]
 
     def _judged(self, spine: Sequence[HeardToken], before: Sequence[int], limit: int) -> list[HeardToken]:
         """The spine with the order of each token's n-gram, for the first `limit` of them."""
