@@ -43,7 +43,6 @@ else:
 
 _Made = TypeVar("_Made")
 Decorator = Callable[[Any], Any]
-_TRUTHS = ("true", "false")
 _NONE = "None"
 SHOWS_ALL = "specedge.shows_all"
 """In `Context.meta`: whether help shows all options, and not the usual ones alone."""
@@ -53,7 +52,7 @@ class GroupedOption(click.Option):
     """An option of a group of the help.
 
     `group`: the group's heading; `shown`: its names and value in the help, by default all names; `is_switch`: bare or
-    with True or False; `is_usual`: shown in the short help; `field`: of the options that it sets, for their errors.
+    with True or False; `is_usual`: shown in the short help.
     """
 
     def __init__(
@@ -63,11 +62,10 @@ class GroupedOption(click.Option):
         shown: str | None = None,
         is_switch: bool = False,
         is_usual: bool = True,
-        field: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.group, self.shown, self.is_switch, self.is_usual, self.field = group, shown, is_switch, is_usual, field
+        self.group, self.shown, self.is_switch, self.is_usual = group, shown, is_switch, is_usual
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         record = super().get_help_record(ctx)
@@ -83,26 +81,25 @@ class GroupedCommand(click.Command):
             return super().invoke(ctx)
         except UsageError as error:
             field, colon, rest = str(error).partition(":")
-            field = field.removeprefix("VAD option ")
-            options = [param for param in self.params if isinstance(param, GroupedOption)]
-            flags = {param.field or param.name: max(param.opts, key=len) for param in options}
-            if field not in flags:
+            flags = {param.name: max(param.opts, key=len) for param in self.params if isinstance(param, click.Option)}
+            flag = flags.get(field.replace("VAD option ", "vad_"))
+            if flag is None:
                 raise
-            raise UsageError(f"{flags[field]}{colon}{rest}") from error
+            raise UsageError(f"{flag}{colon}{rest}") from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         self._show_all(ctx, args)
         try:
-            return super().parse_args(ctx, list(self._spelled_out(ctx, args)))
+            return super().parse_args(ctx, list(self._spelled_out(args)))
         except click.NoSuchOption as error:
-            answer = ANSWERS.get(_normal(ctx, error.option_name))
+            answer = ANSWERS.get(_normal(error.option_name))
             if answer is None:
                 raise
             raise UsageError(f"there is no {error.option_name}: {answer}") from None
 
     def _show_all(self, ctx: click.Context, args: Sequence[str]) -> None:
         """Show the whole help and end, if that is asked for."""
-        given = {_normal(ctx, arg) for arg in (args[: args.index("--")] if "--" in args else args)}
+        given = {_normal(arg) for arg in (args[: args.index("--")] if "--" in args else args)}
         asks = given & set(ctx.help_option_names) and given & {"-v", "--verbose"}
         if ("--help-all" in given or asks) and not ctx.resilient_parsing:
             ctx.meta[SHOWS_ALL] = True
@@ -127,53 +124,39 @@ class GroupedCommand(click.Command):
             with formatter.section(heading):
                 formatter.write_dl(records)
 
-    def _spelled_out(self, ctx: click.Context, args: Sequence[str]) -> Iterator[str]:
+    def _spelled_out(self, args: Sequence[str]) -> Iterator[str]:
         """`args` with a value given to every switch, which click could only take for an option or for a flag."""
-        options = {
-            _normal(ctx, name): param
-            for param in self.get_params(ctx)
-            if isinstance(param, click.Option)
-            for name in param.opts
-        }
+        switches = {name: param for param in self.params if _is_switch(param) for name in param.opts}
         rest = list(args)
-        while rest:
+        while rest and rest[0] != "--":
             token = rest.pop(0)
-            if token == "--":
-                yield token
-                yield from rest
-                return
-            name = _normal(ctx, token)
+            name = _normal(token)
             positive = "--" + name.removeprefix("--no-")
-            if _is_switch(options.get(name)):
-                says = rest.pop(0) if rest and rest[0].lower() in _TRUTHS else "True"
-                yield f"{options[name].opts[-1]}={says}"
-            elif name.startswith("--no-") and name not in options and _is_switch(options.get(positive)):
-                yield f"{options[positive].opts[-1]}=False"
+            if name in switches:
+                says = rest.pop(0) if rest and rest[0].lower() in ("true", "false") else "True"
+                yield f"{switches[name].opts[-1]}={says}"
+            elif name.startswith("--no-") and positive in switches:
+                yield f"{switches[positive].opts[-1]}=False"
             else:
                 yield token
-                takes_value = name in options and not options[name].is_flag and not options[name].count
-                if takes_value and rest:
-                    yield rest.pop(0)
-
-
-class Truth(_ParamType):
-    """True or False, in any case: the value of a switch."""
-
-    name = "truth"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value.lower() not in _TRUTHS:
-            self.fail(f"{value!r} is neither True nor False", param, ctx)
-        return value.lower() == "true"
+        yield from rest
 
 
 class Number(_ParamType):
-    """A number of `kind`; with `optional` also the word None, which stands for `none`."""
+    """A number of `kind`; with `optional` also the word None, which stands for `none`.
 
-    def __init__(self, kind: type[int] | type[float], *, optional: bool = False, none: float | None = None) -> None:
-        self._kind, self._optional, self._none = kind, optional or none is not None, none
+    With `several` a tuple of them, with commas between; nothing is the empty one.
+    """
+
+    def __init__(
+        self,
+        kind: type[int] | type[float],
+        *,
+        optional: bool = False,
+        none: float | None = None,
+        several: bool = False,
+    ) -> None:
+        self._kind, self._optional, self._none, self.several = kind, optional or none is not None, none, several
         self.name = "integer" if kind is int else "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -181,31 +164,17 @@ class Number(_ParamType):
             return value
         if self._optional and value == _NONE:
             return self._none
-        try:
-            number = self._kind(value)
-        except ValueError:
-            number = math.nan
-        if math.isnan(number):
-            what = "an integer" if self._kind is int else "a number"
-            self.fail(f"{value!r} is not {what}{' or None' if self._optional else ''}", param, ctx)
-        return number
-
-
-class Numbers(_ParamType):
-    """Numbers of `kind` with commas between them, as a tuple; nothing is the empty one."""
-
-    name = "numbers"
-
-    def __init__(self, kind: type[int] | type[float], *, optional: bool = False) -> None:
-        self._optional = optional
-        self._number = Number(kind)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        if self._optional and value == _NONE:
-            return None
-        return tuple(self._number.convert(part, param, ctx) for part in value.split(",") if value.strip())
+        numbers = []
+        for part in (value.split(",") if value.strip() else []) if self.several else [value]:
+            try:
+                number = self._kind(part)
+            except ValueError:
+                number = math.nan
+            if math.isnan(number):
+                what = "an integer" if self._kind is int else "a number"
+                self.fail(f"{part!r} is not {what}{' or None' if self._optional else ''}", param, ctx)
+            numbers.append(number)
+        return tuple(numbers) if self.several else numbers[0]
 
 
 class Names(_ParamType):
@@ -245,16 +214,13 @@ class Parsed(_ParamType):
             raise UsageError(f"{max(param.opts, key=len)}: {error}" if param is not None else str(error)) from None
 
 
-def _is_switch(param: click.Option | None) -> bool:
+def _is_switch(param: click.Parameter) -> bool:
     return isinstance(param, GroupedOption) and param.is_switch
 
 
-def _normal(ctx: click.Context, name: str) -> str:
-    """The name as click compares it: `token_normalize_func` is for the part after the dashes."""
-    if ctx.token_normalize_func is None or not name.startswith("-"):
-        return name
-    bare = name.lstrip("-")
-    return name[: len(name) - len(bare)] + ctx.token_normalize_func(bare)
+def _normal(name: str) -> str:
+    """The name of an option as click compares it."""
+    return name.replace("_", "-") if name.startswith("-") else name
 
 
 def installed_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -290,7 +256,7 @@ def option(*names: str, **settings: Any) -> Decorator:
 def switch(*names: str, **settings: Any) -> Decorator:
     """An option that is on or off, False by default; the last name is the long one."""
     settings = {"default": False, "shown": ", ".join(names), **settings}
-    return option(*names, type=Truth(), is_flag=False, is_switch=True, show_default=False, **settings)
+    return option(*names, type=bool, is_flag=False, is_switch=True, show_default=False, **settings)
 
 
 def options_of(*groups: Sequence[Decorator]) -> Decorator:
@@ -330,7 +296,7 @@ def made(options: type[_Made], given: Mapping[str, Any], **more: Any) -> _Made:
 
 def _key(name: str, about: Description) -> str:
     """Where a command has the value of a field."""
-    return _long(name, about).lstrip("-").replace("-", "_") if about.names or about.prefix else name
+    return about.prefix.replace("-", "_") + name
 
 
 def _long(name: str, about: Description) -> str:
@@ -344,7 +310,6 @@ def _option_of(name: str, kind: Any, default: Any, about: Description, changes: 
     short = [one for one in others if not one.startswith("--")]
     settings: dict[str, Any] = {
         "group": about.group,
-        "field": name,
         "is_usual": about.is_usual,
         "default": default,
         "help": about.doc,
@@ -381,7 +346,7 @@ def _value(kind: Any, about: Description, *, is_optional: bool) -> dict[str, Any
     if kind in (int, float):
         return {"type": Number(kind, optional=is_optional, none=about.none)}
     if inside and inside[0] in (int, float):
-        return {"type": Numbers(inside[0], optional=is_optional)}
+        return {"type": Number(inside[0], optional=is_optional, several=True)}
     if inside:  # a sequence of names or files
         return {"multiple": True, "type": click.Path(path_type=Path) if inside[0] is not str else None}
     return {"type": click.Path(path_type=Path) if kind is Path else None}

@@ -25,7 +25,7 @@ class _Command(GroupedCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
         with click.Context(self, info_name=info_name, parent=parent) as bare:
-            values = self.make_parser(bare).parse_args(list(self._spelled_out(bare, list(args))))[0]
+            values = self.make_parser(bare).parse_args(list(self._spelled_out(args)))[0]
         config = values.get("config") or os.environ.get(f"{_PREFIX}CONFIG")
         known = dict(_spellings(self))
         extra["default_map"] = {**_from_toml(config, known), **_from_environment(known)}

@@ -125,7 +125,7 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Request:
             raise UsageError(f"--{name.replace('_', '-')} needs word times: add --word-timestamps")
     if given["device"] not in ("cpu", "auto"):
         raise UsageError(f"--device {given['device']}: specedge runs on the CPU; leave the option out")
-    downloads = given["download"] and not given["local_files_only"]
+    downloads = given["downloads"] and not given["local_files_only"]
     output = made(OutputOptions, given)
     from ..audio.audio import RawFormat
 

@@ -151,7 +151,6 @@ WRONG_OPTIONS = {
     "--best-of many": f"Invalid value for '--best-of': 'many' is not an integer or None{SEE}",
     "--max-line-width 9": "--max-line-width needs word times: add --word-timestamps",
     "--device cuda": "--device cuda: specedge runs on the CPU; leave the option out",
-    "--word-timestamps=perhaps": f"Invalid value for '--word-timestamps': 'perhaps' is neither True nor False{SEE}",
     "-o a.wav": "-o a.wav: this is a file, expected a folder",
     "--raw mp3": "raw format 'mp3': expected ENCODING:RATE or ENCODING:RATE:CHANNELS, for example s16le:16000",
     "--batch-size 2 --clip-timestamps 1,2": "--batch-size looks for speech itself: leave out --clip-timestamps",

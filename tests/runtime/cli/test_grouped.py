@@ -8,28 +8,30 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from specedge.runtime.cli.options import GroupedCommand, GroupedOption, Names, Number, Numbers, Truth
+from specedge.runtime.cli.options import GroupedCommand, GroupedOption, Names, Number
 
 
-def parse(*args: str, normalise: bool = True) -> dict[str, Any]:
+def parse(*args: str) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     @click.command(
         cls=GroupedCommand,
         context_settings={
             "help_option_names": ["-h", "--help"],
-            "token_normalize_func": (lambda n: n.replace("_", "-")) if normalise else None,
+            "token_normalize_func": lambda n: n.replace("_", "-"),
         },
     )
     @click.argument("files", nargs=-1)
-    @click.option("-w", "--words", cls=GroupedOption, is_switch=True, is_flag=False, type=Truth(), default=False)
-    @click.option("--blank-text", cls=GroupedOption, is_switch=True, is_flag=False, type=Truth(), default=True)
-    @click.option("--no-times", cls=GroupedOption, is_switch=True, is_flag=False, type=Truth(), default=False)
+    @click.option("-w", "--words", cls=GroupedOption, is_switch=True, is_flag=False, type=bool, default=False)
+    @click.option("--blank-text", cls=GroupedOption, is_switch=True, is_flag=False, type=bool, default=True)
+    @click.option("--no-times", cls=GroupedOption, is_switch=True, is_flag=False, type=bool, default=False)
     @click.option("-f", "--format", cls=GroupedOption, type=Names(("a", "b", "c")), default=("a",), group="Text")
     @click.option("--prompt", cls=GroupedOption, group="Text")
     @click.option("--number", cls=GroupedOption, type=Number(float, optional=True), default=1.0)
     @click.option("--count", cls=GroupedOption, type=Number(int))
-    @click.option("--ids", cls=GroupedOption, type=Numbers(int, optional=True), default=(-1,), shown="--ids IDS")
+    @click.option(
+        "--ids", cls=GroupedOption, type=Number(int, optional=True, several=True), default=(-1,), shown="--ids IDS"
+    )
     @click.option("-q", "--quiet", cls=GroupedOption, is_flag=True)
     @click.option("--secret", cls=GroupedOption, hidden=True)
     @click.option("--rare", cls=GroupedOption, is_usual=False, group="Text")
@@ -56,7 +58,6 @@ def parse(*args: str, normalise: bool = True) -> dict[str, Any]:
         (["--words", "--no-words"], False, ()),
         (["--", "--words"], False, ("--words",)),
         (["--words", "--", "False"], True, ("False",)),
-        (["--prompt", "--words", "x"], False, ("x",)),
         (["-f", "a", "--words", "-q", "x"], True, ("x",)),
     ],
 )
@@ -101,11 +102,11 @@ def test_values(args: list[str], name: str, value: Any) -> None:
         (["--number", "nan"], "'nan' is not a number or None"),
         (["--count", "None"], "'None' is not an integer"),
         (["--count", "1.5"], "'1.5' is not an integer"),
-        (["--ids", "1,"], "'' is not an integer"),
-        (["--ids", "1,x"], "'x' is not an integer"),
+        (["--ids", "1,"], "'' is not an integer or None"),
+        (["--ids", "1,x"], "'x' is not an integer or None"),
         (["-f", "a,z"], "'z' is not one of a, b, c, all"),
         (["-f", ""], "'' is not one of a, b, c, all"),
-        (["--words=x"], "'x' is neither True nor False"),
+        (["--words=x"], "'x' is not a valid boolean"),
     ],
 )
 def test_bad_values(args: list[str], said: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from specedge.errors import UsageError
 from specedge.runtime.cli import main
-from specedge.runtime.cli.options import Number, Numbers
+from specedge.runtime.cli.options import Number
 from specedge.runtime.cli.transcribe import transcribe as command
 from specedge.runtime.options import TranscribeOptions
 from support.fake_cli import wav
@@ -33,9 +33,9 @@ WITH = {
 def numbers() -> Iterator[tuple[str, str, bool]]:
     """The parameter's name, an option of it, and whether it takes several with commas between."""
     for param in command.params:
-        if isinstance(param, click.Option) and isinstance(param.type, (Number, Numbers, click.IntRange)):
+        if isinstance(param, click.Option) and isinstance(param.type, (Number, click.IntRange)):
             assert param.name is not None
-            yield param.name, max(param.opts, key=len), isinstance(param.type, Numbers)
+            yield param.name, max(param.opts, key=len), getattr(param.type, "several", False)
 
 
 @pytest.mark.parametrize(("name", "option", "several"), list(numbers()))
