@@ -210,12 +210,13 @@ def _speech_from(stream: AudioStream, spans: Sequence[tuple[int, int]], first: i
 def _decoded(model: WhisperModel, job: Job, speech: Speech, chunks: Iterator[Chunk]) -> dict[str, Any]:
     """The segments of these pieces, whether their text is that of plain decoding, and on what they were decoded."""
     options = replace(for_model(job.options, model.bundle.manifest.tokens), language=speech.language)
-    pieces = Pieces(chunks, HeldAudio(open_audio(SILENCE)), None, SpeechMap.of(speech.spans))
+    restore = SpeechMap.of(speech.spans).restored
+    pieces = Pieces(chunks, HeldAudio(open_audio(SILENCE)))
     with lend_drafter(model, drafter_named(job.drafter), options) as loan:
         call = PieceTranscription(
             model.engine, model.bundle, pieces, options, batch_size=job.batch_size, drafter=loan.drafter
         )
-        segments = [plain(segment_fields(segment)) for segment in call]
+        segments = [plain(segment_fields(restore(segment))) for segment in call]
         if call.drafter_error is None:
             loan.keep()
     return {"segments": segments, "lossless": call.speculation.lossless, "isa": job.isa}

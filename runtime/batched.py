@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,17 +49,12 @@ from .model import (
     vad_options,
 )
 from .options import BATCH_SIZE, TranscribeOptions, VadOptions
-from .output.report import source_names
 
 if TYPE_CHECKING:
     from .engine.engine import Engine
-    from .longform.vad_filter import SpeechAudio, SpeechMap
+    from .longform.vad_filter import SpeechAudio
 
 _PAUSE_SAMPLES = SAMPLE_RATE // 10
-
-
-class _Stream(Protocol):
-    def read(self, n_samples: int, /) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +65,7 @@ class Chunk:
     start_s: float
 
 
-def speech_chunks(stream: _Stream, max_samples: int, ends: Callable[[], Sequence[int]]) -> Iterator[Chunk]:
+def speech_chunks(stream: HeldAudio, max_samples: int, ends: Callable[[], Sequence[int]]) -> Iterator[Chunk]:
     """Cut `stream` into chunks of at most `max_samples`, none empty.
 
     `ends` gives, in samples of the stream, where each stretch of speech found so far ends, the one being read last.
@@ -111,12 +106,17 @@ SILENCE = np.zeros(1, np.float32)
 
 @dataclass
 class Pieces:
-    """What is to be transcribed. `source` and `speech` are None where the times need no translation."""
+    """What is to be transcribed, of so many seconds of audio as far as that is known, and of its speech.
+
+    `source` and `speech` are None where the times need no translation.
+    """
 
     chunks: Iterator[Chunk]
     held: HeldAudio
     source: AudioStream | None = None
-    speech: SpeechAudio | SpeechMap | None = None
+    speech: SpeechAudio | None = None
+    duration_s: float = 0.0
+    speech_s: float = 0.0
 
     def beginning(self, n_samples: int) -> Any:
         """Samples to hear the language in: the first `n_samples` and what the last frame sees behind them."""
@@ -144,7 +144,9 @@ def speech_pieces(source: AudioStream, vad: VadOptions, max_s: float) -> Pieces:
 
     speech = SpeechAudio(source, replace(vad, max_speech_duration_s=max_s))
     held = HeldAudio(speech)
-    return Pieces(speech_chunks(held, round(max_s * SAMPLE_RATE), lambda: _ends(speech)), held, source, speech)
+    duration_s = source.duration_s or 0.0
+    chunks = speech_chunks(held, round(max_s * SAMPLE_RATE), lambda: _ends(speech))
+    return Pieces(chunks, held, source, speech, duration_s, duration_s)
 
 
 @dataclass(eq=False)
@@ -195,7 +197,7 @@ def _n_seats(batch_size: int, options: TranscribeOptions, n_shared: int) -> int:
 
 
 class PieceTranscription(Iterator[Segment]):
-    """A lazy iterator of segments, with the attributes of a `Transcription`; times are those of the original audio.
+    """A lazy iterator of segments, with the attributes of a `Transcription`; times are those of the speech.
 
     `options`: from `piece_options`. `on_progress` is called with the seconds of audio done after each piece.
     """
@@ -221,7 +223,7 @@ class PieceTranscription(Iterator[Segment]):
         self.speculation: Speculation = first.speculation
         self.audio_context, self.encoder_provider = first.audio_context, first.encoder_provider
         self.drafter_error: str | None = None
-        self.duration_s = self.encoder_s = 0.0
+        self.encoder_s = 0.0
         self._segments = self._run()
 
     def __next__(self) -> Segment:
@@ -251,7 +253,6 @@ class PieceTranscription(Iterator[Segment]):
                 for segment in self._said(text):
                     yield replace(self._placed(segment, text.chunk), id=n_segments)
                     n_segments += 1
-        self._update_duration(0.0)
 
     def _in_order(self, sharing: Together[_Text, list[Segment]]) -> Iterator[_Text]:
         """The texts of the pieces, each as soon as it and those before are over. `sharing` has those in work."""
@@ -324,17 +325,15 @@ class PieceTranscription(Iterator[Segment]):
         self.audio_context.add(said.audio_context)
         self.drafter_error = self.drafter_error or said.drafter_error
         segments = [] if text.segments is None else text.segments()
-        end_s = text.chunk.start_s + len(text.chunk.samples) / SAMPLE_RATE
-        speech = self._pieces.speech
-        done_s = end_s if speech is None else speech.original_time(end_s, is_end=True)
-        self._update_duration(done_s)
         if self._on_progress is not None:
-            self._on_progress(done_s)
+            end_s = text.chunk.start_s + len(text.chunk.samples) / SAMPLE_RATE
+            speech = self._pieces.speech
+            self._on_progress(end_s if speech is None else speech.original_time(end_s, is_end=True))
         return segments
 
     def _placed(self, segment: Segment, chunk: Chunk) -> Segment:
-        """`segment` of the chunk at its place in the audio, times to the millisecond as faster-whisper gives them."""
-        placed = replace(
+        """`segment` of the chunk at its place in the speech, times to the millisecond as faster-whisper gives them."""
+        return replace(
             segment,
             seek=segment.seek + int(chunk.start_s * SAMPLE_RATE / HOP_SAMPLES),
             start=round(segment.start + chunk.start_s, 3),
@@ -346,12 +345,6 @@ class PieceTranscription(Iterator[Segment]):
                 for word in segment.words
             ],
         )
-        return placed if self._pieces.speech is None else self._pieces.speech.restored(placed)
-
-    def _update_duration(self, done_s: float) -> None:
-        source = self._pieces.source
-        known_s = None if source is None else source.read_s if source.is_ended else source.duration_s
-        self.duration_s = known_s if known_s is not None else max(self.duration_s, done_s)
 
 
 def _ends(speech: SpeechAudio) -> list[int]:
@@ -397,25 +390,27 @@ class BatchedInferencePipeline:
             for name in ("clip_timestamps", "vad_filter", "vad_parameters", "log_progress", "on_progress")
         )
         del given["self"], given["audio"]
-        options = for_model(transcribe_options(given), self.model.bundle.manifest.tokens)
+        options = piece_options(for_model(transcribe_options(given), self.model.bundle.manifest.tokens))
         with contextlib.ExitStack() as stack:
             allow_inexact = about_drafter["allow_inexact"]
             loan = stack.enter_context(lend_drafter(self.model, asked, options, allow_inexact=allow_inexact))
-            pieces, info = self._pieces(stack, audio, max_s, clips, parameters if uses_vad else False)
+            pieces = self._pieces(stack, audio, max_s, clips, parameters if uses_vad else False)
             name = "" if pieces.source is None else pieces.source.name
-            tell = progress_bar(stack, info.duration or None, name, on_progress) if log_progress else on_progress
-            info.transcription_options, info.drafters = piece_options(options), source_names(loan.drafter)
+            tell = progress_bar(stack, pieces.duration_s or None, name, on_progress) if log_progress else on_progress
+            vad = None if pieces.speech is None else pieces.speech.options
+            info = new_info(pieces.duration_s, options, vad, loan.drafter)
+            info.duration_after_vad = pieces.speech_s
             transcription = PieceTranscription(
                 self.model.engine,
                 self.model.bundle,
                 pieces,
-                info.transcription_options,
+                options,
                 batch_size=batch_size,
                 drafter=loan.drafter,
                 on_progress=tell,
             )
-            said, speech = cast(Transcription, transcription), cast("SpeechAudio | None", pieces.speech)
-            call = TranscriptionRun(said, info, source=pieces.source, speech=speech, restores=False)
+            said = cast(Transcription, transcription)
+            call = TranscriptionRun(said, info, source=pieces.source, speech=pieces.speech)
             return self.model.hand_over(call, stack.pop_all(), on_sound_end=loan.keep)
 
     def _longest_s(self, chunk_length: float | None, batch_size: int) -> float:
@@ -435,7 +430,7 @@ class BatchedInferencePipeline:
         max_s: float,
         clips: Sequence[Mapping[str, float]] | None,
         vad: Mapping[str, Any] | VadOptions | Literal[False] | None,
-    ) -> tuple[Pieces, TranscriptionInfo]:
+    ) -> Pieces:
         """What to transcribe: the clips, else the speech, else (`vad` False) all of it in one piece."""
         if clips:
             return _clipped(cast(AudioSource, audio), clips)
@@ -443,8 +438,7 @@ class BatchedInferencePipeline:
         if vad is not False:
             # faster-whisper's defaults in this mode; the longest stretch of speech is always a piece.
             found = vad_options(vad, min_silence_duration_ms=MIN_SILENCE_MS, max_speech_duration_s=max_s)
-            chosen = replace(found, max_speech_duration_s=max_s)
-            return speech_pieces(source, chosen, max_s), _new_info(source.duration_s or 0.0, chosen)
+            return speech_pieces(source, found, max_s)
         max_samples = round(max_s * SAMPLE_RATE)
         samples = source.read(max_samples + 1)
         if len(samples) > max_samples:
@@ -452,18 +446,14 @@ class BatchedInferencePipeline:
                 f"{source.name}: longer than a chunk ({max_s:g} s): leave vad_filter on, or give clip_timestamps"
             )
         chunk = Chunk(samples=samples, start_s=0.0)
-        return Pieces(iter([chunk]), HeldAudio(open_audio(samples)), source), _new_info(source.read_s, None)
+        return Pieces(iter([chunk]), HeldAudio(open_audio(samples)), source, None, source.read_s, source.read_s)
 
 
 _SIGNATURE = _signature()
 BatchedInferencePipeline.transcribe.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 
-def _new_info(duration_s: float, vad: VadOptions | None) -> TranscriptionInfo:
-    return new_info(duration_s, TranscribeOptions(), vad)
-
-
-def _clipped(audio: AudioSource, clips: Sequence[Mapping[str, float]]) -> tuple[Pieces, TranscriptionInfo]:
+def _clipped(audio: AudioSource, clips: Sequence[Mapping[str, float]]) -> Pieces:
     """One piece for each clip, which may overlap and need no order. Raises UsageError."""
     samples = decode_audio(audio)
     chunks = []
@@ -478,6 +468,5 @@ def _clipped(audio: AudioSource, clips: Sequence[Mapping[str, float]]) -> tuple[
         if len(part := samples[start : int(end_s * SAMPLE_RATE)]):
             chunks.append(Chunk(samples=part, start_s=start / SAMPLE_RATE))
     joined = np.concatenate([np.zeros(0, np.float32), *(chunk.samples for chunk in chunks)])
-    info = _new_info(len(samples) / SAMPLE_RATE, None)
-    info.duration_after_vad = len(joined) / SAMPLE_RATE
-    return Pieces(iter(chunks), HeldAudio(open_audio(joined if len(joined) else SILENCE))), info
+    held = HeldAudio(open_audio(joined if len(joined) else SILENCE))
+    return Pieces(iter(chunks), held, None, None, len(samples) / SAMPLE_RATE, len(joined) / SAMPLE_RATE)

@@ -180,24 +180,15 @@ def _text(value: Any) -> str:
     return value
 
 
-def _floats(value: float | Iterable[float]) -> tuple[float, ...]:
-    return tuple(map(_number, value)) if isinstance(value, Iterable) else (_number(value),)
-
-
 def _prompt(value: str | Iterable[int]) -> str | tuple[int, ...]:
     return value if isinstance(value, str) else tuple(map(_whole, value))
 
 
-def _ids(value: str | Iterable[int]) -> tuple[int, ...]:
-    """Ids from a list, or "1,2", as openai-whisper takes them."""
-    return tuple(map(int, filter(str.strip, value.split(",")) if isinstance(value, str) else value))
-
-
-def _clips(value: str | Iterable[float]) -> tuple[float, ...]:
-    """Times from "start,end,start,..." or a list; without any the audio from its start."""
+def _several(value: Any, kind: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Numbers from a list, from "1,2", as openai-whisper takes them, or a single one."""
     if isinstance(value, str):
-        value = [float(item) for item in value.split(",")] if value.strip() else []
-    return tuple(map(float, value)) or (0.0,)
+        value = filter(str.strip, value.split(","))
+    return tuple(map(kind, value if isinstance(value, Iterable) else [value]))
 
 
 _Conversion = tuple[Callable[[Any], Any], str]
@@ -207,15 +198,15 @@ _KINDS: Mapping[str, _Conversion] = {
     "bool": (bool, "True or False"),
 }
 _CONVERTED: Mapping[str, _Conversion] = {
-    "temperature": (_floats, "a number, or a list of them"),
+    "temperature": (lambda value: _several(value, float), "a number, or a list of them"),
     "initial_prompt": (_prompt, "a text, or a list of token ids"),
     "hotwords": (_text, "one text with all the words"),
     "bias": (phrases, "a file, or a list of phrases"),
     "only": (sentences, "a file, or a list of sentences"),
     "prefix": (_text, "a text"),
     "accept": (_text, "the name of a rule"),
-    "suppress_tokens": (_ids, 'a list of token ids, or a text such as "-1"'),
-    "clip_timestamps": (_clips, "times in seconds"),
+    "suppress_tokens": (lambda value: _several(value, int), 'a list of token ids, or a text such as "-1"'),
+    "clip_timestamps": (lambda value: _several(value, float) or (0.0,), "times in seconds"),  # without any all of it
 }
 
 
@@ -446,7 +437,7 @@ class WhisperModel:
             on_progress=on_progress,
         )
         info = new_info(source.duration_s or 0.0, options, vad, drafter)
-        return TranscriptionRun(transcription, info, source=source, speech=speech, restores=speech is not None)
+        return TranscriptionRun(transcription, info, source=source, speech=speech)
 
     def hand_over(
         self, call: TranscriptionRun, resources: contextlib.ExitStack, *, on_sound_end: Callable[[], None]
@@ -646,8 +637,8 @@ class TranscriptionRun(Iterator[Segment]):
     """One transcription while its segments are read; `info` is kept up to date.
 
     The times of its segments are those of the original audio, their ids count from 0. source: the audio, None where its
-    length is in `info` already; speech: the filter in front; restores: whether segments have the filter's times;
-    total_s: seconds spent so far; n_words: in the segments so far.
+    length is in `info` already; speech: the filter in front, in whose times `transcription` gives them; total_s:
+    seconds spent so far; n_words: in the segments so far.
     """
 
     transcription: Transcription
@@ -655,7 +646,6 @@ class TranscriptionRun(Iterator[Segment]):
     _: KW_ONLY
     source: AudioStream | None
     speech: SpeechAudio | None
-    restores: bool
     total_s: float = 0.0
     n_words: int = 0
 
@@ -667,7 +657,7 @@ class TranscriptionRun(Iterator[Segment]):
         finally:
             self.total_s += time.perf_counter() - started
             self._update_info()
-        return self.speech.restored(segment) if self.restores and self.speech is not None else segment
+        return segment if self.speech is None else self.speech.restored(segment)
 
     def speculation(self, duration_s: float) -> dict[str, Any]:
         """The counters of speculation as JSON has them, for so many seconds of audio."""

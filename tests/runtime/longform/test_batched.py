@@ -37,7 +37,7 @@ class Speech:
     """A SpeechAudio that knows where the speech is."""
 
     def __init__(self, stream: AudioStream, options: VadOptions) -> None:
-        self.name, self.duration_s = stream.name, stream.duration_s
+        self.name, self.duration_s, self.options = stream.name, stream.duration_s, options
         samples = stream.read(1 << 30)
         spans = [(round(a * RATE), round(b * RATE)) for a, b in SPANS_S]
         self._left = np.concatenate([samples[a:b] for a, b in spans])
