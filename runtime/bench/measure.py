@@ -17,7 +17,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import numpy as np
 
 from specedge.errors import UsageError
 
-from ..audio.audio import SAMPLE_RATE, decode_audio
+from ..audio.audio import SAMPLE_RATE, decode_audio, open_audio
 from ..bundle.bundle import Bundle
 from ..console import silently
 from ..decoding.drafter import Drafter, TargetModel
@@ -33,12 +33,13 @@ from ..decoding.statistics import Speculation
 from ..device import BUSY
 from ..drafters.registry import make_drafter
 from ..longform.live import LiveTranscriber
+from ..longform.transcribe import Transcription
 from ..options import DrafterOptions, TranscribeOptions
 from .errors import Errors, word_errors
 from .peers import Peer
 from .recommendation import PLAIN, Recommendation, Spread, recommend
 from .recordings import Recording
-from .rounds import WARM_UP, Heard, Rounds, hear, measure_rounds
+from .rounds import WARM_UP, Heard, Rounds, measure_rounds
 
 SHORT_S = 8.0  # an utterance, whose latency counts
 N_LIVE = 10  # utterances that are played live
@@ -61,35 +62,41 @@ class Way:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A way's figures, or a peer's, of which only errors and times are known.
-
-    errors: by language; total_s: of all recordings, the median of the rounds; stages_s: its parts, by SPLIT;
-    latencies_s: of each short recording; decoder_speed_up, end_to_end: times as fast as the first way in the same
-    round, the drafter's time with the decoder's; different: recordings, of all rounds, whose text, times or
-    log-probabilities were not those of plain decoding of the same windows; same: texts equal to the first way's; again:
-    windows encoded again in full; dropped: why the drafter failed; joules: of a round, the whole processor's, None
-    where the system does not tell.
-    """
+class Figures:
+    """What is known of a peer, and of a way. errors: by language; total_s: of all recordings, the median of the rounds;
+    latencies_s: of each short recording."""
 
     errors: Mapping[str, Errors]
     total_s: float
     latencies_s: Sequence[float]
-    stages_s: Mapping[str, float] = field(default_factory=dict)
-    counted: Speculation | None = None
-    decoder_speed_up: Spread | None = None
-    end_to_end: Spread | None = None
-    different: int = 0
-    same: int = 0
-    again: int = 0
-    dropped: str | None = None
-    joules: float | None = None
 
     @property
     def wer(self) -> float | None:
         """Errors per word of all languages together; None without texts."""
         n_words = sum(each.n_words for each in self.errors.values())
         return sum(each.n_errors for each in self.errors.values()) / n_words if n_words else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Figures):
+    """A way's figures.
+
+    stages_s: the parts of total_s, by SPLIT; decoder_speed_up, end_to_end: times as fast as the first way in the same
+    round, the drafter's time with the decoder's; different: recordings, of all rounds, whose text, times or
+    log-probabilities were not those of plain decoding of the same windows; same: texts equal to the first way's; again:
+    windows encoded again in full; dropped: why the drafter failed; joules: of a round, the whole processor's, None
+    where the system does not tell.
+    """
+
+    stages_s: Mapping[str, float]
+    counted: Speculation
+    decoder_speed_up: Spread
+    end_to_end: Spread
+    different: int
+    same: int
+    again: int
+    dropped: str | None
+    joules: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +114,7 @@ class Findings:
     heard: Sequence[Heard]
     plain_s: Spread
     rows: Mapping[str, Row]
-    peers: Mapping[str, Row]
+    peers: Mapping[str, Figures]
     live_s: Sequence[float]
     peak_mb: float | None
     recommendation: Recommendation
@@ -153,9 +160,7 @@ class _Stand:
 
     def listen(self, made: tuple[Way, Drafter], one: Recording) -> Heard:
         way, drafter = made
-        before = _joules()
-        heard = hear(self._engine, self._bundle, one.file, replace(way.options, language=one.language), drafter)
-        return replace(heard, joules=_joules() - before)
+        return hear(self._engine, self._bundle, one.file, replace(way.options, language=one.language), drafter)
 
     def live_s(self, one: Recording, way: Way) -> float:
         """Seconds from the end of an utterance to its last text, where the looks before it kept up."""
@@ -168,6 +173,25 @@ class _Stand:
         started = time.perf_counter()
         live.finish()
         return time.perf_counter() - started
+
+
+def hear(engine: Any, bundle: Bundle, file: str, options: TranscribeOptions, drafter: Drafter) -> Heard:
+    """Transcribe a recording. Raises as `Transcription`."""
+    used_j, started = _joules(), time.perf_counter()
+    with open_audio(file) as stream:
+        done = Transcription(engine, bundle, stream, options, drafter=drafter)
+        segments = list(done)
+    return Heard(
+        segments=segments,
+        counted=done.speculation,
+        encoder_s=done.encoder_s,
+        total_s=time.perf_counter() - started,
+        duration_s=done.duration_s,
+        drafter_error=done.drafter_error,
+        language=done.language,
+        n_again=done.audio_context.n_again,
+        joules=_joules() - used_j,
+    )
 
 
 def bench(
@@ -258,8 +282,6 @@ def recommended(rows: Mapping[str, Row], ways: Sequence[Way], n_rounds: int) -> 
     plain = rows[ways[0].name].counted
     for way in ways:
         name, row = way.drafter.name, rows[way.name]
-        if row.counted is None or row.decoder_speed_up is None or row.end_to_end is None or plain is None:
-            continue
         is_sound = (
             row.different == 0 and row.dropped is None and way.options.audio_context == ways[0].options.audio_context
         )
@@ -271,8 +293,8 @@ def recommended(rows: Mapping[str, Row], ways: Sequence[Way], n_rounds: int) -> 
     return replace(found, draft_model=draft, token_maps=tuple(map(str, chosen.token_maps)))
 
 
-def _of_peer(peer: Peer, spoken: Sequence[Recording], short: Sequence[int], n_rounds: int) -> Row:
-    """Its figures; the first recording warms it up."""
+def _of_peer(peer: Peer, spoken: Sequence[Recording], short: Sequence[int], n_rounds: int) -> Figures:
+    """The first recording warms it up."""
     texts: list[str] = []
     took_s: dict[int, list[float]] = defaultdict(list)
     peer.transcribe(spoken[0].file, spoken[0].language)
@@ -281,7 +303,7 @@ def _of_peer(peer: Peer, spoken: Sequence[Recording], short: Sequence[int], n_ro
         text = peer.transcribe(one.file, one.language)
         took_s[i].append(time.perf_counter() - started)
         texts += [text] * (round_ == 0)
-    return Row(
+    return Figures(
         errors=_errors(spoken, texts),
         total_s=statistics.median(map(sum, zip(*took_s.values(), strict=True))),
         latencies_s=[statistics.median(took_s[i]) for i in short],

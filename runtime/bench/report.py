@@ -12,7 +12,7 @@ import numpy as np
 from ..device import device_fields, load_profile
 from ..output.report import aligned
 from .errors import word_errors
-from .measure import Findings, Row
+from .measure import Figures, Findings, Row
 from .recommendation import PLAIN, Spread
 
 _FEWEST_CELLS, _MOST_CELLS = 8, 28
@@ -28,45 +28,36 @@ def conditions(findings: Findings) -> str:
     )
 
 
-def speed_ups(findings: Findings, columns: int, *, blocks: bool = True) -> list[str]:
+def speed_ups(findings: Findings, columns: int) -> list[str]:
     """Lines of at most `columns` characters, the quickest way first and those that drafted nothing last.
 
-    A bar is full up to the slowest of the usual rounds and light up to the quickest. blocks: False draws it in ASCII.
+    A bar is full up to the slowest of the usual rounds and light up to the quickest.
     """
-    ranked = [(name, row, row.decoder_speed_up or _NO_SPREAD) for name, row in findings.rows.items()]
-    ranked.sort(key=lambda each: (not takes_part(each[0], each[1]), -each[2].median))
-    longest = max(speed.usual[1] for name, row, speed in ranked if takes_part(name, row))
+    ranked = sorted(findings.rows.items(), key=lambda each: (not takes_part(*each), -each[1].decoder_speed_up.median))
+    longest = max(row.decoder_speed_up.usual[1] for name, row in ranked if takes_part(name, row))
     narrow = [["drafter", "decoder", "", "end to end", "tok/pass", "accepted", "text"]]
-    narrow += [_speeds(name, row, speed) for name, row, speed in ranked]
+    narrow += [_speeds(name, row) for name, row in ranked]
     n_cells = max(min(columns - max(map(len, aligned(narrow))), _MOST_CELLS), _FEWEST_CELLS)
-    for line, (name, row, speed) in zip(narrow[1:], ranked, strict=True):
+    for line, (name, row) in zip(narrow[1:], ranked, strict=True):
         if takes_part(name, row):
-            line[2] = f"{_bar(speed, longest, n_cells, blocks):<{n_cells}}"
+            least, greatest = (round(n_cells * value / longest) for value in row.decoder_speed_up.usual)
+            line[2] = f"{'█' * least + '░' * (greatest - least):<{n_cells}}"
     return aligned(narrow)
-
-
-_NO_SPREAD = Spread(1.0, 1.0, 1.0)
 
 
 def takes_part(name: str, row: Row) -> bool:
     """Whether its time says anything: a drafter that drafted nothing is plain decoding with scatter."""
-    return name.split(",")[0] == PLAIN or (row.counted is not None and row.counted.acceptance_rate is not None)
+    return name.split(",")[0] == PLAIN or row.counted.acceptance_rate is not None
 
 
-def _speeds(name: str, row: Row, speed: Spread) -> list[str]:
-    rates = [None, None] if row.counted is None else [row.counted.tokens_per_pass, row.counted.acceptance_rate]
-    tokens = "-" if rates[0] is None else f"{rates[0]:.2f}"
+def _speeds(name: str, row: Row) -> list[str]:
+    per_pass, rate = row.counted.tokens_per_pass, row.counted.acceptance_rate
+    tokens = "-" if per_pass is None else f"{per_pass:.2f}"
     text = "dropped" if row.dropped is not None else "same" if row.different == 0 else "DIFFERS"
     if not takes_part(name, row):
         return [name, "-", "", "-", tokens, "nothing", text]
-    accepted, whole = "-" if rates[1] is None else f"{rates[1]:.0%}", row.end_to_end or _NO_SPREAD
-    return [name, f"{speed.median:.2f}x", "", f"{whole.median:.2f}x", tokens, accepted, text]
-
-
-def _bar(speed: Spread, longest: float, n_cells: int, blocks: bool) -> str:
-    full, light = ("█", "░") if blocks else ("#", "-")
-    least, greatest = (round(n_cells * value / longest) for value in speed.usual)
-    return full * least + light * (greatest - least)
+    accepted, whole = "-" if rate is None else f"{rate:.0%}", row.end_to_end
+    return [name, f"{row.decoder_speed_up.median:.2f}x", "", f"{whole.median:.2f}x", tokens, accepted, text]
 
 
 def costs(findings: Findings) -> Iterator[str]:
@@ -76,9 +67,10 @@ def costs(findings: Findings) -> Iterator[str]:
     head = ["", "wrong", "real time", "encoder", "decoder", "short", "95th", *(["same", "again"] * has_contexts), "J"]
     lines = [head]
     for name, row in _all(findings).items():
-        stages, latency = row.stages_s, _latency(row.latencies_s)
-        factors = [stages["encoder"], stages["verify"] + stages["rules"] + stages["draft"]] if stages else None
-        context = [str(row.same), str(row.again)] if stages else ["-"] * 2
+        latency, factors, context, joules = _latency(row.latencies_s), None, ["-"] * 2, None
+        if isinstance(row, Row):
+            stages, context, joules = row.stages_s, [str(row.same), str(row.again)], row.joules
+            factors = [stages["encoder"], stages["verify"] + stages["rules"] + stages["draft"]]
         lines.append(
             [
                 name,
@@ -87,7 +79,7 @@ def costs(findings: Findings) -> Iterator[str]:
                 *(["-"] * 2 if factors is None else (f"{seconds / findings.audio_s:.4f}" for seconds in factors)),
                 *(["-"] * 2 if latency is None else (f"{seconds:.3f} s" for seconds in latency)),
                 *(context if has_contexts else ()),
-                "-" if row.joules is None else f"{row.joules:.1f}",
+                "-" if joules is None else f"{joules:.1f}",
             ]
         )
     yield from aligned(lines)
@@ -117,7 +109,7 @@ def remarks(findings: Findings) -> Iterator[str]:
         yield "drafters used a built-in table of costs; `doctor --calibrate` measures this device"
 
 
-def _all(findings: Findings) -> Mapping[str, Row]:
+def _all(findings: Findings) -> Mapping[str, Figures]:
     return {**findings.rows, **findings.peers}
 
 
@@ -161,7 +153,7 @@ def to_json(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _fields(row: Row, audio_s: float) -> dict[str, Any]:
+def _fields(row: Figures, audio_s: float) -> dict[str, Any]:
     found: dict[str, Any] = {
         "wer": None if row.wer is None else round(row.wer, 5),
         "errors": sum(each.n_errors for each in row.errors.values()),
@@ -170,7 +162,7 @@ def _fields(row: Row, audio_s: float) -> dict[str, Any]:
         "real_time_factor": round(row.total_s / audio_s, 5),
         "latency_s": _named(row.latencies_s),
     }
-    if row.counted is None:
+    if not isinstance(row, Row):
         return found
     names = ("tokens", "passes", "tokens_per_pass", "acceptance_rate")
     found |= {name: getattr(row.counted, name) for name in names}
@@ -179,8 +171,8 @@ def _fields(row: Row, audio_s: float) -> dict[str, Any]:
     return found | {name: getattr(row, name) for name in ("different", "same", "again", "dropped", "joules")}
 
 
-def _spread(speed: Spread | None) -> list[float] | None:
-    return None if speed is None else [round(value, 5) for value in (speed.median, speed.least, speed.greatest)]
+def _spread(speed: Spread) -> list[float]:
+    return [round(value, 5) for value in (speed.median, speed.least, speed.greatest)]
 
 
 def _named(seconds: Any) -> dict[str, float] | None:

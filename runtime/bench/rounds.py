@@ -9,22 +9,13 @@ its times do not count.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from ..audio.audio import AudioSource, open_audio
-from ..bundle.bundle import Bundle
-from ..decoding.drafter import Drafter
 from ..decoding.statistics import Speculation
 from ..longform.segments import Segment
-from ..longform.transcribe import Transcription
-from ..options import TranscribeOptions
 from .recommendation import Spread
-
-if TYPE_CHECKING:
-    from ..engine.engine import Engine
 
 WARM_UP = -1
 MOST_ROUNDS, ENOUGH_S = 25, 60.0
@@ -128,21 +119,3 @@ def measure_rounds(
         spent_s += last_s
         timed.append({name: [replace(one, segments=()) for one in each] for name, each in heard.items()})
     return Rounds(warm=warm, timed=timed, different=different)
-
-
-def hear(engine: Engine, bundle: Bundle, source: AudioSource, options: TranscribeOptions, drafter: Drafter) -> Heard:
-    """Transcribe a recording. Raises as `Transcription`."""
-    started = time.perf_counter()
-    with open_audio(source) as stream:
-        done = Transcription(engine, bundle, stream, options, drafter=drafter)
-        segments = list(done)
-    return Heard(
-        segments=segments,
-        counted=done.speculation,
-        encoder_s=done.encoder_s,
-        total_s=time.perf_counter() - started,
-        duration_s=done.duration_s,
-        drafter_error=done.drafter_error,
-        language=done.language,
-        n_again=done.audio_context.n_again,
-    )

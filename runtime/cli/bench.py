@@ -188,7 +188,7 @@ def _report(findings: Findings, given: dict[str, Any]) -> None:
     if given["picture"] is not None:
         given["picture"].write_text(report.picture(findings), encoding="utf-8")
     click.echo(report.conditions(findings) + "\n", err=as_json)
-    for line in report.speed_ups(findings, shutil.get_terminal_size().columns, blocks=_has_blocks(as_json)):
+    for line in report.speed_ups(findings, shutil.get_terminal_size().columns):
         click.echo(line, err=as_json)
     click.echo(err=as_json)
     for line in report.costs(findings):
@@ -200,13 +200,3 @@ def _report(findings: Findings, given: dict[str, Any]) -> None:
         click.secho(findings.recommendation.words(), bold=True, err=as_json)
     if as_json:
         click.echo(json.dumps(report.to_json(findings), ensure_ascii=False))
-
-
-def _has_blocks(err: bool) -> bool:
-    """Whether the stream's encoding has block characters."""
-    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "ascii"
-    try:
-        "█░".encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -66,7 +66,6 @@ def is_here(way: Way, bundle: Bundle) -> bool:
 def cells(name: str, row: Row) -> list[object]:
     """A line of the table."""
     counted, speed, whole = row.counted, row.decoder_speed_up, row.end_to_end
-    assert counted is not None and speed is not None and whole is not None
     wer = "" if row.wer is None else f"{row.wer:.1%}"
     spread = f"{speed.median:.2f} ({speed.least:.2f}-{speed.greatest:.2f})"
     rate = "" if counted.acceptance_rate is None else f"{counted.acceptance_rate:.0%}"
