@@ -13,21 +13,20 @@ import hashlib
 import logging
 import os
 import re
-import shutil
+import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.errors import ModelError, ModelNotFoundError, ResourceError, UsageError
 from specedge.files import write_atomic
+from specedge.leftovers import Names, temporary_folder
 
 from . import catalogue
 
 MANIFEST_NAME = "specedge.json"  # also in runtime/bundle/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
-_TRASH = ".trash-"
 _TIMEOUT_S = 30.0
 
 
@@ -46,22 +45,36 @@ def home() -> Path:
     Linux: `$XDG_DATA_HOME` or `~/.local/share`; macOS: `~/Library/Application Support`; Windows: `%LOCALAPPDATA%`.
     Raises UsageError when the user has no home folder and the variable is not set.
     """
-    chosen = os.environ.get("SPECEDGE_HOME")
-    base: str | Path
+    return _place("SPECEDGE_HOME", "XDG_DATA_HOME", ".local/share", "Library/Application Support")
+
+
+def cache_home() -> Path:
+    """The user's cache folder for specedge: $SPECEDGE_CACHE, else the platform's usual place.
+
+    For a user without a home folder it is one that nobody can make, as on a disk that cannot be written.
+    """
     try:
-        if chosen:
+        return _place("SPECEDGE_CACHE", "XDG_CACHE_HOME", ".cache", "Library/Caches")
+    except UsageError:
+        return Path(os.devnull) / "specedge"
+
+
+def _place(variable: str, xdg: str, usual: str, on_mac: str) -> Path:
+    """The folder that `variable` names, else the platform's, which the variable `xdg` moves on Linux."""
+    base = ""
+    try:
+        if chosen := os.environ.get(variable):
             return Path(os.path.abspath(Path(chosen).expanduser()))
         if sys.platform == "win32":
-            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+            base, usual = os.environ.get("LOCALAPPDATA", ""), "AppData/Local"
         elif sys.platform == "darwin":
-            base = Path.home() / "Library" / "Application Support"
+            usual = on_mac
         else:
-            # A relative path there is ignored, as the XDG specification says.
-            data_home = os.environ.get("XDG_DATA_HOME", "")
-            base = data_home if os.path.isabs(data_home) else Path.home() / ".local" / "share"
+            base = os.environ.get(xdg, "")
+        # A relative path there is ignored, as the XDG specification says.
+        return (Path(base) if os.path.isabs(base) else Path.home() / usual) / "specedge"
     except RuntimeError:
-        raise UsageError("this user has no home folder; set SPECEDGE_HOME to a folder for models") from None
-    return Path(base) / "specedge"
+        raise UsageError(f"this user has no home folder; set {variable} to a folder for models") from None
 
 
 def user_cache_path() -> Path:
@@ -200,23 +213,6 @@ def _by_hand(name: str) -> str:
     return f"save {catalogue.FILES[name].url} as {file_path(name)}"
 
 
-def remove_file(name: str) -> Path:
-    """Remove the file of `catalogue.FILES` called `name` from the store and return where it was.
-
-    Raises ModelError when it is not there, ResourceError when the file system refuses.
-    """
-    path = file_path(name)
-    try:
-        path.unlink()
-        path.parent.rmdir()
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"{name} is not installed") from None
-    except OSError as error:
-        if path.exists():
-            raise ResourceError(f"{path}: cannot be removed ({error.strerror})") from None
-    return path
-
-
 def known_draft(name: str) -> Path | None:
     """The bundle that is known to draft for the model called `name`, where it is installed; else None."""
     checkpoint = catalogue.find(name)
@@ -229,7 +225,7 @@ def known_draft(name: str) -> Path | None:
 def installed() -> list[Installed]:
     """The bundles of the store, by name."""
     return [
-        Installed(name=path.name, path=path, size_bytes=_size_bytes(path))
+        Installed(name=path.name, path=path, size_bytes=size_bytes(path))
         for root in _roots()
         for path in _subfolders(root)
         if _NAME.fullmatch(path.name) and _is_bundle(path)
@@ -247,29 +243,27 @@ def available_models() -> list[str]:
 
 
 def remove(name: str) -> Path:
-    """Remove a bundle from the store and return where it was. A kill leaves it whole or gone, never half.
+    """Remove a bundle, or the folder of a file of `catalogue.FILES`, from the store and return where it was.
 
-    If the bundle is a link, only the link goes. Raises UsageError when `name` is no name, ModelError when there is no
-    such bundle, ResourceError when the file system refuses.
+    A kill leaves it whole or gone, never half. If it is a link, only the link goes. Raises UsageError when `name` is no
+    name, ModelError when it is not there, ResourceError when the file system refuses.
     """
     root = folder()
     target = next((root / n for n in _candidates(check_name(name)) if _is_bundle(root / n)), None)
+    if target is None and name in catalogue.FILES and file_path(name).exists():
+        target = file_path(name).parent
     if target is None:
         raise ModelNotFoundError(_not_found(name, False))
     try:
         if target.is_symlink():
             target.unlink()
-            return target
-        trash = Path(tempfile.mkdtemp(prefix=_TRASH, dir=root))
-        os.rename(target, trash / target.name)
+        else:
+            with temporary_folder(Names(parent=root, prefix=".trash-")) as trash:
+                os.rename(target, trash / target.name)
     except OSError as error:
         raise ResourceError(
             f"{target}: cannot be removed ({error.strerror}); is it in use, or the folder read-only?"
         ) from None
-    finally:
-        for path in _subfolders(root):
-            if path.name.startswith(_TRASH):
-                shutil.rmtree(path, ignore_errors=True)
     return target
 
 
@@ -303,15 +297,16 @@ def _subfolders(root: Path) -> list[Path]:
         return []
 
 
-def _size_bytes(path: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(path):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_size
-            except OSError:  # gone in the meantime
-                continue
-    return total
+def size_bytes(*paths: Path) -> int:
+    """Of files, and of those in folders; one with several names counts once."""
+    files = [Path(place, name) for path in paths for place, _, names in os.walk(path) for name in names]
+    sizes: dict[tuple[int, int], int] = {}
+    for file in (*paths, *files):
+        with contextlib.suppress(OSError):  # gone in the meantime
+            about = file.lstat()
+            if not stat.S_ISDIR(about.st_mode):
+                sizes[about.st_dev, about.st_ino] = about.st_size
+    return sum(sizes.values())
 
 
 def _not_found(text: str, is_path: bool) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 
 from specedge.errors import UsageError
 from specedge.files import write_atomic
+from specedge.models.store import cache_home
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,26 +103,6 @@ def save_profile(bundle_digest: str, profile: Profile) -> Path:
 
 _KIND = "specedge calibration"
 _VERSION = 3  # 2 timed each size behind others
-
-
-def cache_home() -> Path:
-    """The user's cache folder for specedge: $SPECEDGE_CACHE, else the platform's usual place.
-
-    For a user without a home folder it is one that nobody can make, as on a disk that cannot be written.
-    """
-    explicit = os.environ.get("SPECEDGE_CACHE")
-    if explicit:
-        return Path(explicit)
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    try:
-        return Path(base).expanduser() / "specedge"
-    except RuntimeError:
-        return Path(os.devnull) / "specedge"
 
 
 # The features ONNX Runtime's CPU kernels ask for, in the spelling of /proc/cpuinfo.

@@ -32,7 +32,7 @@ class _Kept:
 
     @property
     def size_bytes(self) -> int:
-        return _size_bytes(*self.paths)
+        return store.size_bytes(*self.paths)
 
 
 @click.command()
@@ -74,7 +74,7 @@ def _show(kept: list[_Kept], *, as_json: bool) -> None:
         click.echo(json.dumps(rows, default=str, indent=1))
         return
     lines = [(one.what, format_size(one.size_bytes), one.about, _for_people(one.where)) for one in kept if one.paths]
-    total = _size_bytes(*(path for one in kept for path in one.paths))
+    total = store.size_bytes(*(path for one in kept for path in one.paths))
     click.echo("\n".join(table([("WHAT", "SIZE", "", "WHERE"), *lines, ("all", format_size(total), "", "")])))
     if lines:
         notify("remove with `specedge disk --clear WHAT`; one model with `specedge models rm NAME`")
@@ -152,18 +152,6 @@ def _inside(folder: Path) -> tuple[Path, ...]:
         return tuple(sorted(folder.iterdir()))
     except OSError:  # there is none, or none that can be read
         return ()
-
-
-def _size_bytes(*roots: Path) -> int:
-    """What files and those in folders take of the disk."""
-    paths = [Path(place, name) for root in roots for place, _, names in os.walk(root) for name in names]
-    paths += [root for root in roots if not root.is_dir()]
-    blocks: dict[tuple[int, int], int] = {}  # of files by identity: one with several names counts once
-    for one in paths:
-        with contextlib.suppress(OSError):
-            about = one.lstat()
-            blocks[about.st_dev, about.st_ino] = getattr(about, "st_blocks", -(-about.st_size // 512)) * 512
-    return sum(blocks.values())
 
 
 def _remove(path: Path) -> None:

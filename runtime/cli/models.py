@@ -161,8 +161,7 @@ def rm(name: str) -> None:
     Examples:
       specedge models rm small
     """
-    removed = store.remove_file(name) if name in catalogue.FILES else store.remove(name)
-    click.echo(f"removed {removed}", err=True)
+    click.echo(f"removed {store.remove(name)}", err=True)
 
 
 def _installed() -> list[dict[str, Any]]:

@@ -179,7 +179,7 @@ def test_remove_takes_the_folder_and_nothing_else(models: Path) -> None:
 
 def test_remove_sweeps_what_a_kill_left(models: Path) -> None:
     make(models / "a")
-    make(models / ".trash-old" / "b")
+    make(models / f".trash-{'0' * 16}" / "b")
     store.remove("a")
     assert os.listdir(models) == []
 
