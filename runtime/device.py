@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specedge.errors import UsageError
 from specedge.files import write_atomic
 from specedge.models.store import cache_home
 
@@ -61,37 +60,24 @@ class Profile:
             "pass_s": {str(n_rows): seconds for n_rows, seconds in self.pass_s.items()},
         }
 
-    @classmethod
-    def from_json(cls, value: Any) -> Profile:
-        """The inverse. Raises ValueError for anything else, which `load_profile` treats as no profile."""
-        try:
-            if value["kind"] != _KIND or value["version"] != _VERSION:
-                raise ValueError("another kind of file")
-            pass_s = {int(n_rows): float(seconds) for n_rows, seconds in value["pass_s"].items()}
-            profile = cls(
-                threads=int(value["threads"]),
-                pass_s=dict(sorted(pass_s.items())),
-                encode_s=float(value["encode_s"]),
-                paths_s=float(value["paths_s"]),
-                rounds=int(value["rounds"]),
-            )
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"not a calibration: {error}") from None
-        seconds = (*profile.pass_s.values(), profile.encode_s)
-        if 1 not in profile.pass_s or min(profile.pass_s) < 1 or not all(math.isfinite(s) and s > 0 for s in seconds):
-            raise ValueError("not a calibration: it lacks the pass of one row, or holds times that cannot be")
-        if not (math.isfinite(profile.paths_s) and profile.paths_s >= 0):
-            raise ValueError("not a calibration: several paths take a time that cannot be")
-        return profile
-
 
 def load_profile(bundle_digest: str, threads: int) -> Profile | None:
     """The profile of a bundle on this device; None where there is none that can be used."""
+    value = read_device_file(device_path(bundle_digest, threads))
     try:
-        profile = Profile.from_json(read_device_file(device_path(bundle_digest, threads)))
-    except ValueError:
+        if (value["kind"], value["version"], int(value["threads"])) != (_KIND, _VERSION, threads):
+            return None
+        pass_s = sorted((int(n_rows), float(seconds)) for n_rows, seconds in value["pass_s"].items())
+        encode_s, paths_s = float(value["encode_s"]), float(value["paths_s"])
+        rounds = int(value["rounds"])
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
         return None
-    return profile if profile.threads == threads else None
+    times = [encode_s, *(seconds for _, seconds in pass_s)]
+    if len(pass_s) < 2 or pass_s[0][0] != 1 or not all(math.isfinite(s) and s > 0 for s in times):
+        return None
+    if not (math.isfinite(paths_s) and paths_s >= 0):
+        return None
+    return Profile(threads=threads, pass_s=dict(pass_s), encode_s=encode_s, paths_s=paths_s, rounds=rounds)
 
 
 def save_profile(bundle_digest: str, profile: Profile) -> Path:
@@ -160,11 +146,7 @@ def threads_allowed() -> int:
 
     Two hardware threads of a core count once, because the kernels fill a core's arithmetic units alone.
     """
-    try:
-        cpus = sorted(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        return max(1, os.cpu_count() or 1)
-    cores = {_siblings(cpu) for cpu in cpus}
+    cores = {_siblings(cpu) for cpu in _cpus()}
     return max(1, min(len(cores), _quota_cpus() or len(cores)))
 
 
@@ -173,11 +155,15 @@ def most_threads() -> int:
 
     More of them than CPUs are no error, and some people want them; so many more only wait for each other.
     """
+    return min(max(8, 4 * len(_cpus())), _MOST_THREADS)
+
+
+def _cpus() -> list[int]:
+    """The CPUs that this process may use."""
     try:
-        n_cpus = len(os.sched_getaffinity(0))
+        return list(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows
-        n_cpus = os.cpu_count() or 1
-    return min(max(8, 4 * n_cpus), _MOST_THREADS)
+        return list(range(os.cpu_count() or 1))
 
 
 def free_bytes() -> int | None:
@@ -248,22 +234,11 @@ class CostTable:
     """T(k) at the numbers of `rows` (rising, the first is 1), `relative` to T(1); linear between and beyond them.
 
     several_paths: time of a pass over several paths beyond one of as many rows of one path, in units of T(1).
-
-    Raises UsageError for a table that cannot be.
     """
 
     rows: tuple[int, ...]
     relative: tuple[float, ...]
     several_paths: float = 0.0
-
-    def __post_init__(self) -> None:
-        rises = all(a < b for a, b in zip(self.rows, self.rows[1:], strict=False))
-        if len(self.rows) < 2 or len(self.rows) != len(self.relative) or self.rows[0] != 1 or not rises:
-            raise UsageError(f"cost table: rows {self.rows}, expected 1 and larger numbers, each with its cost")
-        if not all(math.isfinite(cost) and cost > 0 for cost in self.relative) or self.relative[0] != 1:
-            raise UsageError(f"cost table: costs {self.relative}, expected 1 and positive numbers")
-        if not (math.isfinite(self.several_paths) and self.several_paths >= 0):
-            raise UsageError(f"cost table: several_paths {self.several_paths}, expected a number, 0 or more")
 
     def cost(self, k: int) -> float:
         """T(k) / T(1) for a pass of `k` rows, 1 or more."""

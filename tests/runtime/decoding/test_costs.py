@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specedge.errors import UsageError
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
 
 LINEAR = CostTable((1, 3), (1.0, 2.0))
@@ -50,19 +49,3 @@ def test_k_star_is_the_best_of_all_lengths(alpha: float, cost: float, slope: flo
 def test_figures_of_the_paper() -> None:
     assert FREE.speed(5, 0.6) == pytest.approx(2.38, abs=0.005)
     assert FREE.speed(3, 0.4) == pytest.approx(1.62, abs=0.005)
-
-
-@pytest.mark.parametrize(
-    ("rows", "relative"),
-    [
-        ((1,), (1.0,)),
-        ((2, 4), (1.0, 2.0)),
-        ((1, 1), (1.0, 2.0)),
-        ((1, 2), (1.0,)),
-        ((1, 2), (2.0, 3.0)),
-        ((1, 2), (1.0, float("nan"))),
-    ],
-)
-def test_tables_that_cannot_be(rows: tuple[int, ...], relative: tuple[float, ...]) -> None:
-    with pytest.raises(UsageError, match="cost table"):
-        CostTable(rows, relative)
