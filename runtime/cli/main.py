@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class, shell_complete
 
 from specedge.errors import UsageError
 from specedge.version import __version__
@@ -26,7 +27,7 @@ from ..interrupt import interruption, unwinding
 from .errors import fail
 
 _BROKEN_PIPE_EXIT = 141
-
+_COMPLETE = "_SPECEDGE_COMPLETE"
 
 # By name, the module and attribute, and the line in the help.
 _COMMANDS = {
@@ -45,21 +46,6 @@ _COMMANDS = {
     "compat": ("specedge.runtime.cli.compat:compat", "Run programs for faster-whisper on specedge, unchanged."),
 }
 _MEDIA = frozenset(".wav .mp3 .flac .ogg .opus .m4a .aac .mp4 .mkv .webm .mov".split())
-
-
-class _BrokenPipe(Exception):
-    """Standard output's reader went away. Not an OSError, which click would end by itself."""
-
-
-@contextlib.contextmanager
-def _before_click() -> Iterator[None]:
-    """Catch Ctrl-C and broken pipes before click answers them in its own way."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise interruption(error) from None
-    except BrokenPipeError:
-        raise _BrokenPipe from None
 
 
 class _LazyGroup(click.Group):
@@ -97,14 +83,6 @@ class _LazyGroup(click.Group):
             hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(_COMMANDS)}"
             raise click.UsageError(f"unknown command {name!r}, {hint}", ctx=ctx)
         return super().resolve_command(ctx, args)
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _before_click():
-            return super().make_context(*args, **kwargs)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _before_click():
-            return super().invoke(ctx)
 
 
 @click.group(
@@ -148,12 +126,10 @@ def specedge(ctx: click.Context, version: bool, completion: str | None) -> None:
 
 
 def _print_completion(command: click.Command, shell: str) -> None:
-    from click.shell_completion import get_completion_class
-
     kind = get_completion_class(shell)
     if kind is None:
         raise UsageError(f"this version of click knows no {shell}")
-    made = kind(command, {}, "specedge", "_SPECEDGE_COMPLETE")
+    made = kind(command, {}, "specedge", _COMPLETE)
     # Not `made.source()`, which starts a bash to see its version, and answers with a remark on standard output.
     click.echo(made.source_template % made.source_vars())
 
@@ -161,15 +137,17 @@ def _print_completion(command: click.Command, shell: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (without the program's name; None: the process's own) and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    debug = _debug_wanted(args)
+    end = args.index("--") if "--" in args else len(args)
+    debug = os.environ.get("SPECEDGE_DEBUG", "") not in ("", "0") or "--debug" in args[:end]
+    args = [*(arg for arg in args[:end] if arg != "--debug"), *args[end:]]
     _prepare_streams()
     try:
         with _library_warnings(), unwinding():
-            code = specedge.main(_without_debug(args), prog_name="specedge", standalone_mode=False, obj=debug)
+            code = _run(args, debug)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except (_BrokenPipe, BrokenPipeError):
+    except BrokenPipeError:
         return _BROKEN_PIPE_EXIT
     except click.exceptions.Abort as error:
         return fail(interruption(error.__cause__ or error), debug=debug)
@@ -179,18 +157,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         _settle_stdout()
 
 
-def _debug_wanted(args: Sequence[str]) -> bool:
-    return os.environ.get("SPECEDGE_DEBUG", "") not in ("", "0") or "--debug" in _options(args)
-
-
-def _without_debug(args: Sequence[str]) -> list[str]:
-    options = _options(args)
-    return [*(arg for arg in options if arg != "--debug"), *args[len(options) :]]
-
-
-def _options(args: Sequence[str]) -> list[str]:
-    args = list(args)
-    return args[: args.index("--")] if "--" in args else args
+def _run(args: list[str], debug: bool) -> Any:
+    """What the command returns. Not `specedge.main`, which answers Ctrl-C and broken pipes in its own way."""
+    if asked := os.environ.get(_COMPLETE):
+        return shell_complete(specedge, {}, "specedge", _COMPLETE, asked)
+    try:
+        with specedge.make_context("specedge", args, obj=debug) as ctx:
+            return specedge.invoke(ctx)
+    except click.exceptions.Exit as done:
+        return done.exit_code
 
 
 def _prepare_streams() -> None:
