@@ -58,20 +58,16 @@ def end_at_once(number: int, _frame: object) -> None:
     os._exit(128 + number)
 
 
-def on_sigint(number: int, frame: FrameType | None) -> None:
-    """The command's handler of Ctrl-C. Raises KeyboardInterrupt."""
+def on_signal(number: int, frame: FrameType | None) -> None:
+    """The command's handler of both. Raises KeyboardInterrupt, for SIGTERM a TerminationSignal."""
     if not _waits(number, frame):
-        raise KeyboardInterrupt
+        raise _stop(number)
 
 
-def on_sigterm(number: int, frame: FrameType | None) -> None:
-    """The command's handler of SIGTERM. Raises TerminationSignal."""
-    if not _waits(number, frame):
-        raise TerminationSignal
+def _stop(number: int) -> KeyboardInterrupt:
+    return TerminationSignal() if number == signal.SIGTERM else KeyboardInterrupt()
 
 
-_Handler = Callable[[int, FrameType | None], Any]
-_UNWINDING: dict[int, _Handler] = {signal.SIGINT: on_sigint, signal.SIGTERM: on_sigterm}
 _DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
@@ -85,14 +81,14 @@ def take_over() -> None:
 def end_with(code: int) -> None:
     """The command is done: from here on a signal ends the process with `code`, silently."""
     for number in _DEFAULTS:
-        if signal.getsignal(number) in (end_at_once, _UNWINDING[number]):
+        if signal.getsignal(number) in (end_at_once, on_signal):
             signal.signal(number, lambda _number, _frame: os._exit(code))
 
 
 @contextlib.contextmanager
 def unwinding() -> Iterator[None]:
     """Inside, both signals raise exceptions, unless the program around handles them."""
-    old = {number: signal.getsignal(number) for number in _UNWINDING}
+    old = {number: signal.getsignal(number) for number in _DEFAULTS}
     taken = [number for number in old if old[number] in (_DEFAULTS[number], end_at_once)]
     if threading.current_thread() is not threading.main_thread():
         taken = []
@@ -100,7 +96,7 @@ def unwinding() -> Iterator[None]:
     try:
         sys.unraisablehook = _unraisable(hook)
         for number in taken:
-            signal.signal(number, _UNWINDING[number])
+            signal.signal(number, on_signal)
         yield
     finally:
         for number in taken:
@@ -115,27 +111,24 @@ def held_back() -> Iterator[list[KeyboardInterrupt]]:
     In another thread than the main one, or where these signals are ignored, nothing changes.
     """
     came: list[KeyboardInterrupt] = []
+    before = {number: handler for number in _DEFAULTS if callable(handler := signal.getsignal(number))}
     if threading.current_thread() is not threading.main_thread():
-        yield came
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {}
 
-    def note(number: int, frame: FrameType | None) -> None:
-        if came:
-            handler = before[signal.Signals(number)]
-            if callable(handler):
-                handler(number, frame)
-        came.append(TerminationSignal() if number == signal.SIGTERM else KeyboardInterrupt())
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
-    for number, handler in before.items():
-        if callable(handler):
-            signal.signal(number, note)
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(_stop(number))
+        restore()
+
+    for number in before:
+        signal.signal(number, note)
     try:
         yield came
     finally:
-        for number, handler in before.items():
-            if callable(handler):
-                signal.signal(number, handler)
+        restore()
 
 
 def _waits(number: int, frame: FrameType | None) -> bool:

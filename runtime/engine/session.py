@@ -36,7 +36,7 @@ from ..bundle.manifest import (
     Manifest,
     TensorSpec,
 )
-from ..interrupt import TerminationSignal, on_sigterm
+from ..interrupt import TerminationSignal, on_signal
 from ..options import BLOCK_KIND, BLOCK_KV_GRAPH, HEAD_KINDS
 
 ort.disable_telemetry_events()
@@ -110,7 +110,7 @@ class Canceller:
         """
         in_main_thread = threading.current_thread() is threading.main_thread()
         old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        if old[signal.SIGTERM] not in (signal.SIG_DFL, on_sigterm):
+        if old[signal.SIGTERM] not in (signal.SIG_DFL, on_signal):
             del old[signal.SIGTERM]
         if not in_main_thread or old[signal.SIGINT] in (None, signal.SIG_IGN):
             yield
