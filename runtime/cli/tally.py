@@ -17,17 +17,12 @@ def summary(counts: Mapping[str, int], audio_s: float, elapsed_s: float) -> str:
 
 
 class Tally:
-    """Counts of one run. `begin` it when the inputs are known."""
+    """Counts of one run. n_inputs: to be transcribed; n_skipped: beside them; n_failed: before any was opened."""
 
-    def __init__(self) -> None:
-        self.n_failed = 0
-        self._n_inputs = self._n_skipped = self._n_begun = self._n_done = 0
-        self._audio_s = 0.0
-        self._started = time.monotonic()
-
-    def begin(self, n_inputs: int, *, n_skipped: int = 0, n_failed: int = 0) -> None:
-        """n_inputs: to be transcribed; n_skipped: beside them; n_failed: before any was opened."""
+    def __init__(self, n_inputs: int, *, n_skipped: int, n_failed: int) -> None:
         self._n_inputs, self._n_skipped, self.n_failed = n_inputs, n_skipped, n_failed
+        self._n_begun = self._n_done = 0
+        self._audio_s = 0.0
         self._started = time.monotonic()
 
     @property

@@ -45,7 +45,6 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     output = request.output
     remark: Callable[[str], None] = (lambda _: None) if output.quiet else notify
     failed: list[Exception] = []
-    tally = Tally()
 
     def fail(error: Exception) -> None:
         failed.append(error)
@@ -60,7 +59,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     work = list(zip(files, targets, strict=True))
     if output.skips_existing:
         work = [(source, paths) for source, paths in work if not all(map(os.path.exists, paths.values()))]
-    tally.begin(len(work), n_skipped=len(files) - len(work), n_failed=len(failed))
+    tally = Tally(len(work), n_skipped=len(files) - len(work), n_failed=len(failed))
     model: WhisperModel | None = None
     with contextlib.ExitStack() as stack:
         for source, paths in work:

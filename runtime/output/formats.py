@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from specedge.errors import UsageError
 from specedge.files import Kind, write_atomic
 
-from ..decoding.statistics import Learning, Speculation, calls_per_word
+from ..decoding.statistics import Speculation, calls_per_word
 from ..longform.segments import Segment, Word
 from ..options import CPU, described
 
@@ -118,63 +118,42 @@ def _cues(segments: Iterable[Segment], options: SubtitleOptions, escape: Callabl
         for segment in segments:
             yield Cue(segment.start, segment.end, escape(segment.text.strip()))
         return
-    for words in _Cutter(options).cut(segments):
+    for words in _cut(segments, options):
         if options.highlight_words:
             yield from _highlighted(words, escape)
         else:
             yield Cue(words[0].start, words[-1].end, escape("".join(word.word for word in words)))
 
 
-class _Cutter:
-    """Words gathered into cues; a word that begins a new line of its cue has a line break in front."""
-
-    def __init__(self, options: SubtitleOptions) -> None:
-        self._options = options
-        self._runs_on = options.max_line_count is not None and options.max_line_width is not None
-        self._max_width = options.max_line_width or _ANY_NUMBER
-        self._max_words = options.max_words_per_line or _ANY_NUMBER
-        self._cue: list[Word] = []
-        self._line_width = 0
-        self._n_lines = 1
-        self._last_start_s: float | None = None
-
-    def cut(self, segments: Iterable[Segment]) -> Iterator[list[Word]]:
-        """The words of each cue, at least one."""
-        for segment in segments:
-            for index, word in enumerate(_words(segment)):
-                yield from self._add(word, begins_chunk=index % self._max_words == 0)
-        if self._cue:
-            yield self._cue
-
-    def _add(self, word: Word, *, begins_chunk: bool) -> Iterator[list[Word]]:
-        """Take one more word; gives the cue that it ends, if it does."""
-        pauses = self._runs_on and self._last_start_s is not None and word.start - self._last_start_s > _LONG_PAUSE_S
-        breaks = begins_chunk and bool(self._cue) and not self._runs_on
-        has_room = self._line_width + len(word.word) <= self._max_width
-        if self._line_width > 0 and has_room and not pauses and not breaks:
-            self._line_width += len(word.word)
-        else:
-            text = word.word.strip()
-            if breaks or self._is_full(pauses):
-                yield self._cue
-                self._cue, self._n_lines = [], 1
-            elif self._line_width > 0:
-                self._n_lines += 1
-                text = "\n" + text
-            self._line_width = len(text.strip())
-            word = replace(word, word=text)
-        self._cue.append(word)
-        self._last_start_s = word.start
-
-    def _is_full(self, pauses: bool) -> bool:
-        limit = self._options.max_line_count
-        return bool(self._cue) and limit is not None and (pauses or self._n_lines >= limit)
-
-
-def _words(segment: Segment) -> list[Word]:
-    if segment.words is not None:
-        return segment.words
-    return [Word(start=segment.start, end=segment.end, word=segment.text, probability=0.0)]
+def _cut(segments: Iterable[Segment], options: SubtitleOptions) -> Iterator[list[Word]]:
+    """The words of each cue, at least one; a word that begins a new line of its cue has a line break in front."""
+    most_lines = options.max_line_count
+    runs_on = most_lines is not None and options.max_line_width is not None
+    max_width, max_words = options.max_line_width or _ANY_NUMBER, options.max_words_per_line or _ANY_NUMBER
+    cue: list[Word] = []
+    line_width, n_lines, last_start_s = 0, 1, math.inf
+    for segment in segments:
+        whole = [Word(start=segment.start, end=segment.end, word=segment.text, probability=0.0)]
+        for index, word in enumerate(whole if segment.words is None else segment.words):
+            pauses = runs_on and word.start - last_start_s > _LONG_PAUSE_S
+            breaks = index % max_words == 0 and bool(cue) and not runs_on
+            has_room = line_width + len(word.word) <= max_width
+            if line_width > 0 and has_room and not pauses and not breaks:
+                line_width += len(word.word)
+            else:
+                text = word.word.strip()
+                if breaks or (cue and most_lines is not None and (pauses or n_lines >= most_lines)):
+                    yield cue
+                    cue, n_lines = [], 1
+                elif line_width > 0:
+                    n_lines += 1
+                    text = "\n" + text
+                line_width = len(text.strip())
+                word = replace(word, word=text)
+            cue.append(word)
+            last_start_s = word.start
+    if cue:
+        yield cue
 
 
 def _highlighted(words: list[Word], escape: Callable[[str], str]) -> Iterator[Cue]:
@@ -292,18 +271,12 @@ def speculation_fields(
     """
     spent_s = speculation.decoder_s + speculation.draft_s
     learning = speculation.learning
+    counted: tuple[str, ...] = ("proposed", "evaluated", "accepted", "acceptance_rate", "passes", "tokens")
+    counted += ("tokens_per_pass", "rows_per_pass", "texts_per_pass")
     return {
         "drafter": speculation.drafter,
         "choice": speculation.choice or None,
-        "proposed": speculation.proposed,
-        "evaluated": speculation.evaluated,
-        "accepted": speculation.accepted,
-        "acceptance_rate": speculation.acceptance_rate,
-        "passes": speculation.passes,
-        "tokens": speculation.tokens,
-        "tokens_per_pass": speculation.tokens_per_pass,
-        "rows_per_pass": speculation.rows_per_pass,
-        "texts_per_pass": speculation.texts_per_pass,
+        **{name: getattr(speculation, name) for name in counted},
         "calls_per_word": calls_per_word(speculation.passes, n_words),
         "decoder_real_time_factor": _time(spent_s / duration_s) if duration_s > 0 else None,
         "bonus": speculation.bonus,
@@ -317,14 +290,15 @@ def speculation_fields(
         "rules_s": _time(speculation.rules_s),
         "acceptance_by_position": list(speculation.acceptance_by_position),
         "by_drafter": {name: asdict(counts) for name, counts in speculation.by_drafter.items()},
-        "learning": None if learning is None else _learning_fields(learning, total_s),
+        "learning": None
+        if learning is None
+        else {
+            "updates": learning.updates,
+            "seconds": _time(learning.seconds),
+            "share": round(learning.seconds / total_s, 4) if total_s > 0 else 0.0,
+            "rollbacks": learning.rollbacks,
+        },
     }
-
-
-def _learning_fields(learning: Learning, total_s: float) -> dict[str, Any]:
-    share = round(learning.seconds / total_s, 4) if total_s > 0 else 0.0
-    seconds = _time(learning.seconds)
-    return {"updates": learning.updates, "seconds": seconds, "share": share, "rollbacks": learning.rollbacks}
 
 
 def segment_fields(segment: Segment) -> dict[str, Any]:

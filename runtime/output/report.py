@@ -95,21 +95,14 @@ def source_names(drafter: Drafter | None) -> tuple[str, ...]:
         return ()
 
 
-def segment_runs(segment: Segment, tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """The text of a segment as `text_runs` gives it."""
-    sources = segment.sources if isinstance(segment, DraftedSegment) else ()
-    return text_runs(segment.tokens, sources, tokenizer)
-
-
-def text_runs(tokens: Sequence[int], sources: Sequence[str], tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """The text of `tokens` in runs of one source each, as (text, source); "" is the model itself.
-
-    sources: of each token, or () for none. Together the runs are `tokenizer.decode(tokens)`.
-    """
-    of_each = sources or ("",) * len(tokens)
-    pairs = zip(token_texts(tokens, tokenizer), (*of_each, *of_each[-1:]), strict=False)
-    runs = itertools.groupby((pair for pair in pairs if pair[0]), key=lambda pair: pair[1])
-    return [("".join(text for text, _ in run), source) for source, run in runs]
+def source_runs(segment: Segment, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
+    """The text of a segment, without blanks at its ends, in runs of one source, as (text, source); "" is the model."""
+    sources = (segment.sources if isinstance(segment, DraftedSegment) else ()) or ("",) * len(segment.tokens)
+    pairs = zip(token_texts(segment.tokens, tokenizer), (*sources, *sources[-1:]), strict=False)
+    signs = [(sign, source) for text, source in pairs for sign in text]
+    said = [number for number, (sign, _) in enumerate(signs) if not sign.isspace()]
+    for source, run in itertools.groupby(signs[said[0] : said[-1] + 1] if said else (), key=lambda each: each[1]):
+        yield "".join(sign for sign, _ in run), source
 
 
 def token_texts(tokens: Sequence[int], tokenizer: Tokenizer) -> list[str]:
@@ -127,7 +120,7 @@ def coloured_text(
 
     def write(segments: Iterable[Segment], _: SubtitleOptions) -> Iterator[str]:
         for segment in segments:
-            runs = _stripped(segment_runs(segment, tokenizer))
+            runs = source_runs(segment, tokenizer)
             parts = [f"{codes[name]}{text}{_PLAIN}" if name in codes else text for text, name in runs]
             yield "".join(parts) + "\n"
 
@@ -144,18 +137,6 @@ def legend(names: Sequence[str]) -> str:
 
 def _colours(names: Sequence[str]) -> Mapping[str, str]:
     return dict(zip(names, itertools.cycle(_COLOURS), strict=False))
-
-
-def _stripped(runs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Without the blanks at both ends of the text."""
-    while runs and not runs[0][0].strip():
-        runs = runs[1:]
-    while runs and not runs[-1][0].strip():
-        runs = runs[:-1]
-    if runs:
-        runs = [(runs[0][0].lstrip(), runs[0][1]), *runs[1:]]
-        runs[-1] = (runs[-1][0].rstrip(), runs[-1][1])
-    return runs
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
