@@ -55,7 +55,7 @@ def identities(paths: Iterable[_Path]) -> frozenset[_Identity]:
 
 
 def check_output(path: _Path, kind: Kind, *, inputs: Collection[_Identity] = ()) -> None:
-    """Raise UsageError when `path` is one of `inputs` (their `identities`), no regular file, write-protected, or of
+    """Raise UsageError when `path` is one of `inputs` (their `identities`), no regular file, protected, or of
     another kind. Asked before the work, and again when the file is published."""
     where = os.fspath(path)
     try:
@@ -68,9 +68,11 @@ def check_output(path: _Path, kind: Kind, *, inputs: Collection[_Identity] = ())
         return  # writing says so
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{where}: is a device or a pipe, expected the name of a file for a {kind.name}")
-    if not os.access(path, os.W_OK):
-        raise UsageError(f"{where}: exists and is write-protected, so it is not replaced; choose another place")
-    if not _is_kind(path, kind):
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise UsageError(f"{where}: exists and is protected, so it is not replaced; choose another place")
+    with open(path, "rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if head and not kind.begins(head):
         raise UsageError(
             f"{where}: exists and is no {kind.name}, so it is not replaced; choose another place, or remove it first"
         )
@@ -106,15 +108,6 @@ def _identity(status: os.stat_result) -> _Identity:
     return status.st_dev, status.st_ino
 
 
-def _is_kind(path: _Path, kind: Kind) -> bool:
-    try:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
-        return False
-    return not head or kind.begins(head)
-
-
 def _names(target: Path) -> leftovers.Names:
     return leftovers.Names(parent=target.parent, prefix=f".{target.name[:100]}.", suffix=".tmp")
 
@@ -134,7 +127,7 @@ def publishing(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterat
     """
     with disk_errors(Path(path)):
         target = followed(path)
-        old = _stat(target)
+        old = target.stat() if target.exists() else None
         # Held until it has its name: before that, another writer's sweep would take it for a dead one's.
         with leftovers.temporary_file(_names(target), mode=0o666 if old is None else 0o600) as temporary:
             with open(temporary, "wb") as file:
@@ -165,14 +158,7 @@ def publish_folder(folder: Path, out: Path) -> None:
 
 def sweep(target: Path) -> None:
     """Remove temporary files that killed writers of `target` left; a folder they were about to replace comes back."""
-    leftovers.sweep(_names(target), leftovers.put_back(target))
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None
+    leftovers.sweep(_names(target), target)
 
 
 def _make_alike(file: BinaryIO, old: os.stat_result) -> None:

@@ -69,7 +69,7 @@ def _temporary(names: Names, make: Callable[[Path], None]) -> Iterator[Path]:
 
 def swap_in(folder: Path, out: Path, names: Names) -> None:
     """Rename `folder` to `out`. What is there is renamed aside first, into a temporary folder of `names`, and comes
-    back where that fails, or with the next `sweep` that is given `put_back(out)`. Raises OSError."""
+    back where that fails, or with the next `sweep` that is given `out`. Raises OSError."""
     if not os.path.lexists(out):
         os.rename(folder, out)
         return
@@ -82,25 +82,15 @@ def swap_in(folder: Path, out: Path, names: Names) -> None:
             raise
 
 
-def put_back(out: Path) -> Callable[[Path], None]:
-    """What gives `out` back from a temporary folder whose maker was killed in `swap_in`."""
-
-    def salvage(folder: Path) -> None:
-        if (folder / REPLACED).is_dir() and not os.path.lexists(out):
-            os.rename(folder / REPLACED, out)
-
-    return salvage
-
-
-def sweep(names: Names, salvage: Callable[[Path], None] | None = None) -> None:
-    """Remove the temporaries of `names` whose makers are dead; `salvage` is called with each before."""
+def sweep(names: Names, out: Path | None = None) -> None:
+    """Remove the temporaries of `names` whose makers are dead, after `out` came back from one killed in `swap_in`."""
     for path in names.found():
         with contextlib.suppress(OSError):
             lock = _lock(path, wait=False)
             try:
                 if lock is not None or _is_stale(path):
-                    if salvage is not None:
-                        salvage(path)
+                    if out is not None and (path / REPLACED).is_dir() and not os.path.lexists(out):
+                        os.rename(path / REPLACED, out)
                     _remove(path)
             finally:
                 if lock is not None:

@@ -89,7 +89,7 @@ def test_a_write_protected_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("note")
     path.chmod(0o444)
-    with pytest.raises(UsageError, match="write-protected"):
+    with pytest.raises(UsageError, match="is protected"):
         write(path)
 
 
