@@ -25,7 +25,6 @@ from ..console import Progress, clock, is_terminal
 from ..interrupt import interruption
 from ..longform.segments import Segment, TranscriptionInfo
 from ..model import WhisperModel
-from ..options import CPU
 from ..output.formats import STREAMED, Transcript, kept_beside, render, write_transcript
 from ..output.report import coloured_text, describe, legend, statistics, timed_text
 from .output_names import output_paths
@@ -85,7 +84,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
 
 
 class _Run:
-    """The transcription of one input."""
+    """The transcription of one input: what is written goes to `paths`, without any to standard output."""
 
     def __init__(
         self,
@@ -120,7 +119,8 @@ class _Run:
                 self._read()
             except (KeyboardInterrupt, Interrupted) as error:
                 self._stopped_by = error
-        self._finish()
+        if self._info is not None:
+            self._finish(self._info)
         if self._stopped_by is not None:
             raise interruption(self._stopped_by, self._how_far())
 
@@ -184,42 +184,36 @@ class _Run:
         self._done_s = max(self._done_s, done_s)
         self._progress.update_to(self._done_s)
 
-    def _finish(self) -> None:
-        request, info, name = self._request, self._info, self._stream.name
-        if info is not None and info.drafter_error is not None:
+    def _finish(self, info: TranscriptionInfo) -> None:
+        request, name = self._request, self._stream.name
+        duration_s = info.duration if self._stopped_by is None else self._done_s
+        transcript = Transcript(
+            text=self._model.bundle.tokenizer.decode([token for one in self._segments for token in one.tokens]),
+            segments=self._segments,
+            language=info.language,
+            duration_s=duration_s,
+            speculation=info.speculation,
+            audio_context=info.audio_context,
+            encoder_provider=info.encoder_provider,
+            interrupted=self._stopped_by is not None,
+        )
+        if info.drafter_error is not None:
             self._notify(f"{name}: the drafter {request.drafter.name} failed and was dropped: {info.drafter_error}")
         if self._paths:
             if self._segments or self._stopped_by is None:
-                self._written = write_transcript(self._paths, self._transcript(), request.subtitles)
+                self._written = write_transcript(self._paths, transcript, request.subtitles)
                 if self._stopped_by is None:
                     self._remark(f"{self._tally.mark}wrote {', '.join(map(str, self._written.values()))}")
         elif self._streamed is None:
-            _print(render(request.formats[0], self._transcript()))
-        self._tally.done(self._duration_s())
+            _print(render(request.formats[0], transcript))
+        self._tally.done(duration_s)
         if not self._n_segments and self._stopped_by is None:
             self._remark(f"{name}: no speech" + (", or no sentence of --only" if request.options.only else ""))
-        if info is not None and request.output.verbose:
-            self._remark(f"{name}: {describe(info, self._duration_s(), self._n_segments)}")
-        if info is not None and request.output.stats:
-            for line in statistics(info, self._duration_s()):
+        if request.output.verbose:
+            self._remark(f"{name}: {describe(info, duration_s, self._n_segments)}")
+        if request.output.stats:
+            for line in statistics(info, duration_s):
                 self._notify(f"{name}: {line}")
-
-    def _transcript(self) -> Transcript:
-        info = self._info
-        return Transcript(
-            text=self._model.bundle.tokenizer.decode([token for one in self._segments for token in one.tokens]),
-            segments=self._segments,
-            language=None if info is None else info.language,
-            duration_s=self._duration_s(),
-            speculation={} if info is None else info.speculation,
-            audio_context={} if info is None else info.audio_context,
-            encoder_provider=CPU if info is None else info.encoder_provider,
-            interrupted=self._stopped_by is not None,
-        )
-
-    def _duration_s(self) -> float:
-        """Seconds of audio, as far as it was worked through where it was stopped."""
-        return self._done_s if self._info is None or self._stopped_by is not None else self._info.duration
 
     def _how_far(self) -> str:
         total_s = self._stream.duration_s
