@@ -201,7 +201,7 @@ def bench(
     ways: Sequence[Way],
     *,
     n_rounds: int | None = None,
-    peers: Callable[[], Sequence[Peer]] = list,
+    peers: Callable[[], Mapping[str, Peer]] = dict,
     on_heard: Callable[[], None] = lambda: None,
 ) -> Findings:
     """All of it. ways: plain decoding first; n_rounds: None for as many as take a minute; peers: opens them, when ours
@@ -240,7 +240,7 @@ def bench(
         heard=first,
         plain_s=rounds.spread(ways[0].name, lambda heard: heard.decoder_s),
         rows=rows,
-        peers={peer.name: _of_peer(peer, spoken, short, len(rounds.timed)) for peer in peers()},
+        peers={name: _of_peer(peer, spoken, short, len(rounds.timed)) for name, peer in peers().items()},
         live_s=live_s,
         peak_mb=peak_mb,
         recommendation=recommended(rows, ways, len(rounds.timed)),
@@ -297,10 +297,10 @@ def _of_peer(peer: Peer, spoken: Sequence[Recording], short: Sequence[int], n_ro
     """The first recording warms it up."""
     texts: list[str] = []
     took_s: dict[int, list[float]] = defaultdict(list)
-    peer.transcribe(spoken[0].file, spoken[0].language)
+    peer(spoken[0].file, spoken[0].language)
     for round_, (i, one) in itertools.product(range(n_rounds), enumerate(spoken)):
         started = time.perf_counter()
-        text = peer.transcribe(one.file, one.language)
+        text = peer(one.file, one.language)
         took_s[i].append(time.perf_counter() - started)
         texts += [text] * (round_ == 0)
     return Figures(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,8 @@ PEERS = {"faster-whisper": "faster_whisper", "openai-whisper": "whisper"}
 """Names of peers, and the modules they come in."""
 
 
-@dataclass(frozen=True)
-class Peer:
-    """transcribe: the text of a file in a language."""
-
-    name: str
-    transcribe: Callable[[str, str | None], str]
+Peer = Callable[[str, str | None], str]
+"""The text of a file in a language."""
 
 
 def peers_here(model: str) -> list[tuple[str, str]]:
@@ -37,12 +32,12 @@ def open_peer(name: str, model: str, threads: int, precision: str) -> Peer:
     UsageError for one that is not installed or cannot open the model."""
     opened = {"faster-whisper": _faster_whisper, "openai-whisper": _openai_whisper}[name]
     try:
-        return Peer(name, opened(model, threads, precision))
+        return opened(model, threads, precision)
     except Exception as error:  # theirs, of any kind
         raise UsageError(f"--peer {name}={model}: {error}") from error
 
 
-def _faster_whisper(model: str, threads: int, precision: str) -> Callable[[str, str | None], str]:
+def _faster_whisper(model: str, threads: int, precision: str) -> Peer:
     from faster_whisper import WhisperModel
 
     kind = "float32" if precision == "fp32" else "int8"
@@ -54,7 +49,7 @@ def _faster_whisper(model: str, threads: int, precision: str) -> Callable[[str, 
     return transcribe
 
 
-def _openai_whisper(model: str, threads: int, precision: str) -> Callable[[str, str | None], str]:
+def _openai_whisper(model: str, threads: int, precision: str) -> Peer:
     import torch
     import whisper
 

@@ -154,7 +154,7 @@ def _ways(bundle: Bundle, given: dict[str, Any]) -> list[Way]:
     return [Way(drafter=each, options=options, note=how) for how, options in full_or_short for each in drafters]
 
 
-def _peers(given: tuple[str, ...], bundle: Bundle, threads: int) -> Callable[[], list[Peer]]:
+def _peers(given: tuple[str, ...], bundle: Bundle, threads: int) -> Callable[[], dict[str, Peer]]:
     """What opens the peers that are given, else those that are here. Raises UsageError for one that there is not."""
     from ..bench.peers import PEERS, open_peer, peers_here
 
@@ -163,11 +163,11 @@ def _peers(given: tuple[str, ...], bundle: Bundle, threads: int) -> Callable[[],
         if name not in PEERS:
             raise UsageError(f"--peer {name}: expected one of {', '.join(PEERS)}")
 
-    def opened() -> list[Peer]:
-        found = []
+    def opened() -> dict[str, Peer]:
+        found = {}
         for name, model in asked or peers_here(bundle.manifest.source.id.rpartition("whisper-")[2]):
             try:
-                found.append(open_peer(name, model, threads, bundle.manifest.precision))
+                found[name] = open_peer(name, model, threads, bundle.manifest.precision)
             except UsageError as error:
                 if asked:
                     notify(f"left out: {error}")
