@@ -209,17 +209,12 @@ def conversion_of(folder_name: str) -> Checkpoint | None:
 def draft_for(name: str) -> str:
     """The best known draft, by name, for the checkpoint called `name`. Raises ModelError, which says what to do."""
     known = find(name)
-    if known is not None and known.draft is not None:
-        return known.draft
-    if known is None:
+    if known is None or known.draft is None:
         raise ModelError(
-            f"no draft is known for {ascii(name[:80])}, which is not in the catalogue: name a smaller model with "
-            "--draft-model, or put it in with `specedge export SOURCE --draft MODEL`"
+            f"no draft is known for {ascii(name[:80]) if known is None else known.name}: name a smaller model with "
+            "--draft-model or `specedge export SOURCE --draft MODEL`, or use `--drafter auto`"
         )
-    raise ModelError(
-        f"no draft is known for {known.name}: no published model is so much smaller that it could save time; use "
-        "`--drafter auto`, a token map, or heads (`specedge train`)"
-    )
+    return known.draft
 
 
 def is_commit(revision: str | None) -> bool:

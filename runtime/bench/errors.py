@@ -18,12 +18,10 @@ from ..text.words import edit_distance
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """Word errors of a list: `n_errors` of `n_words`, and how many of `n_texts` are exactly right as normalised."""
+    """Word errors of a list: `n_errors` of `n_words`."""
 
     n_errors: int
     n_words: int
-    n_exact: int
-    n_texts: int
 
     @property
     def rate(self) -> float:
@@ -118,9 +116,7 @@ def _in_digits(words: Sequence[str]) -> Iterator[str]:
 
 def word_errors(pairs: Iterable[tuple[str, str]], language: str = "en") -> Errors:
     """Errors of (reference, hypothesis) pairs."""
-    n_errors = n_words = n_exact = n_texts = 0
+    n_errors = n_words = 0
     for wanted, got in ((units(text, language) for text in pair) for pair in pairs):
-        wrong = edit_distance(wanted, got)
-        n_errors, n_words = n_errors + wrong, n_words + len(wanted)
-        n_exact, n_texts = n_exact + (wrong == 0), n_texts + 1
-    return Errors(n_errors=n_errors, n_words=n_words, n_exact=n_exact, n_texts=n_texts)
+        n_errors, n_words = n_errors + edit_distance(wanted, got), n_words + len(wanted)
+    return Errors(n_errors=n_errors, n_words=n_words)

@@ -60,11 +60,11 @@ def disk(as_json: bool, what: tuple[str, ...], yes: bool, learned: bool, model: 
       specedge disk --learned > learned.jsonl
     """
     if what:
-        _clear([_kept(name) for name in KINDS if name in what or "all" in what], asks=not yes)
+        _clear([one for one in _kept() if one.what in what or "all" in what], asks=not yes)
     elif learned:
         _print_learned(model)
     else:
-        _show([_kept(name) for name in KINDS], as_json=as_json)
+        _show(_kept(), as_json=as_json)
 
 
 def _show(kept: list[_Kept], *, as_json: bool) -> None:
@@ -115,36 +115,29 @@ def _print_learned(model: str | None) -> None:
         click.echo(json.dumps(row))
 
 
-def _kept(what: str) -> _Kept:
-    """What there is of this kind."""
-    from .. import device
-
-    if what == "models":
-        found = store.installed()
-        files = [path for name in catalogue.FILES if (path := store.file_path(name)).exists()]
-        names = ", ".join([item.name for item in found] + [path.name for path in files])
-        return _Kept(what=what, where=store.folder(), paths=(*(item.path for item in found), *files), about=names)
-    if what == "learned":
-        return _learned()
-    where, about = {
-        "downloads": (device.downloads_folder, "checkpoints that are not exported yet"),
-        "compiled": (device.compiled_folder, "encoders for OpenVINO"),
-        "measured": (device.device_folder, "by doctor, bench and checks of rows"),
-    }[what]
-    return _Kept(what=what, where=where(), paths=_inside(where()), about=about)
-
-
-def _learned() -> _Kept:
+def _kept() -> list[_Kept]:
+    """What there is of each kind."""
     from specedge.maps.ngram_cache import entries
 
-    path = store.user_cache_path()
-    n_grams: int | str
+    from .. import device
+
+    models, learned = store.installed(), store.user_cache_path()
+    files = [path for name in catalogue.FILES if (path := store.file_path(name)).exists()]
+    names = ", ".join([item.name for item in models] + [path.name for path in files])
     try:
-        n_grams = sum(entries(path).values())
+        n_grams = f"{sum(entries(learned).values())} n-grams"
     except ResourceError:
-        n_grams = "unreadable"
-    paths = (path,) if path.exists() else ()
-    return _Kept(what="learned", where=store.home(), paths=paths, about=f"{n_grams} n-grams" if n_grams else "")
+        n_grams = "unreadable n-grams"
+    folders = (
+        ("downloads", device.downloads_folder(), "checkpoints that are not exported yet"),
+        ("compiled", device.compiled_folder(), "encoders for OpenVINO"),
+        ("measured", device.device_folder(), "by doctor, bench and checks of rows"),
+    )
+    return [
+        _Kept(what="models", where=store.folder(), paths=(*(item.path for item in models), *files), about=names),
+        *(_Kept(what=what, where=where, paths=_inside(where), about=about) for what, where, about in folders),
+        _Kept(what="learned", where=store.home(), paths=(learned,) if learned.exists() else (), about=n_grams),
+    ]
 
 
 def _inside(folder: Path) -> tuple[Path, ...]:

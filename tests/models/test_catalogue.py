@@ -70,9 +70,7 @@ def test_a_draft_is_found_by_any_name_of_its_target(name: str, draft: str) -> No
     assert catalogue.draft_for(name) == draft
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"), [("base", "no published model is so much smaller"), ("me/mine", "name a smaller model with")]
-)
-def test_where_no_draft_is_known_the_error_says_what_to_do(name: str, advice: str) -> None:
-    with pytest.raises(ModelError, match=advice):
+@pytest.mark.parametrize("name", ["base", "me/mine"])
+def test_where_no_draft_is_known_the_error_says_what_to_do(name: str) -> None:
+    with pytest.raises(ModelError, match="name a smaller model with"):
         catalogue.draft_for(name)
