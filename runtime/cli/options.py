@@ -82,7 +82,7 @@ class GroupedCommand(click.Command):
         except UsageError as error:
             field, colon, rest = str(error).partition(":")
             flags = {param.name: max(param.opts, key=len) for param in self.params if isinstance(param, click.Option)}
-            flag = flags.get(field.replace("VAD option ", "vad_"))
+            flag = flags.get(field.removeprefix("VAD option "))
             if flag is None:
                 raise
             raise UsageError(f"{flag}{colon}{rest}") from error
@@ -285,8 +285,7 @@ def fields_of(options: type, *names: str, without: Sequence[str] = (), **changes
 
 def values_of(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the described fields of a class that the command has options for, by the fields' names."""
-    keys = {one.name: _key(one.name, about) for one, about in described_fields(options)}
-    return {name: given[key] for name, key in keys.items() if key in given}
+    return {one.name: given[one.name] for one, _ in described_fields(options) if one.name in given}
 
 
 def made(options: type[_Made], given: Mapping[str, Any], **more: Any) -> _Made:
@@ -294,18 +293,8 @@ def made(options: type[_Made], given: Mapping[str, Any], **more: Any) -> _Made:
     return options(**{**values_of(options, given), **more})
 
 
-def _key(name: str, about: Description) -> str:
-    """Where a command has the value of a field."""
-    return about.prefix.replace("-", "_") + name
-
-
-def _long(name: str, about: Description) -> str:
-    """The long name of the option of a field."""
-    return about.names[0] if about.names else "--" + about.prefix + name.replace("_", "-")
-
-
 def _option_of(name: str, kind: Any, default: Any, about: Description, changes: Mapping[str, Any]) -> Decorator:
-    long, others = _long(name, about), about.names[1:]
+    long, *others = about.names or ["--" + about.prefix + name.replace("_", "-")]
     default = changes.get("default", default)
     short = [one for one in others if not one.startswith("--")]
     settings: dict[str, Any] = {
@@ -316,7 +305,7 @@ def _option_of(name: str, kind: Any, default: Any, about: Description, changes: 
         "shell_complete": _COMPLETES.get(long),
         **changes,
     }
-    names = (*others, long, _key(name, about))
+    names = (*others, long, name)
     if kind is bool:
         shown = f"--no-{long[2:]}" if default and not long.startswith("--no-") else long
         return switch(*names, **{"shown": ", ".join([*short, shown]), **settings})

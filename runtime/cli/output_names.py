@@ -10,9 +10,8 @@ of the format, and is no folder, is the file of the one input: `-f srt -o talk.s
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.errors import ResourceError, UsageError
@@ -20,24 +19,6 @@ from specedge.files import check_output, identities
 
 from ..audio.audio import STDIN
 from ..output.formats import KINDS
-
-
-@dataclass
-class _Name:
-    """The name of an output: `stem` below the last `depth` of the input's `folders`."""
-
-    source: str
-    folders: tuple[str, ...]
-    stem: str
-    depth: int = 0
-
-    @property
-    def path(self) -> Path:
-        return Path(*self.folders[len(self.folders) - self.depth :], self.stem)
-
-    @property
-    def key(self) -> str:
-        return str(self.path).casefold()  # one file on macOS and Windows
 
 
 def output_paths(
@@ -60,10 +41,8 @@ def output_paths(
         n_texts = len(sources) * len(formats)
         raise UsageError(f"-o {folder}: one file cannot hold {n_texts} transcripts; give a folder")
     else:
-        names = [_plain_name(source, given) for source in sources]
-        _keep_extensions(names)
-        _tell_apart(names, folder, formats[0])
-        targets = [{format: folder / f"{name.path}.{format}" for format in formats} for name in names]
+        names = _names(sources, given, folder, formats[0])
+        targets = [{format: folder / f"{name}.{format}" for format in formats} for name in names]
     inputs = identities(source for source in sources if source != STDIN)
     for paths in targets:
         for format, path in paths.items():
@@ -73,49 +52,37 @@ def output_paths(
     return list[Mapping[str, Path]](targets)
 
 
-def _plain_name(source: str, given: Sequence[str]) -> _Name:
-    """The name without its extension, below the folder that was given."""
-    if source == STDIN:
-        return _Name(source, (), "stdin")
-    path = Path(os.path.abspath(source))
-    name = _Name(source, path.parent.parts[1:], path.stem)
-    for folder in map(Path, map(os.path.abspath, given)):
-        if folder != path and path.is_relative_to(folder):
-            name.depth = len(path.relative_to(folder).parts) - 1
-    return name
+def _names(sources: Sequence[str], given: Sequence[str], folder: Path, format: str) -> list[Path]:
+    """The names in `folder`, without the format's ending. Raises UsageError for two that nothing tells apart."""
+    paths = [Path(os.path.abspath(f"{os.sep}stdin" if source == STDIN else source)) for source in sources]
+    beside: dict[tuple[Path, str], set[str]] = defaultdict(set)
+    for path in paths:
+        beside[path.parent, path.stem.casefold()].add(path.name.casefold())
+    parts, depths = [], []  # of a name: all folders and the last part, and how many of the folders it takes
+    for path in paths:
+        keeps_extension = len(beside[path.parent, path.stem.casefold()]) > 1
+        parts.append((*path.parent.parts[1:], path.name if keeps_extension else path.stem))
+        within = [one for one in map(Path, map(os.path.abspath, given)) if one != path and path.is_relative_to(one)]
+        depths.append(len(path.relative_to(within[-1]).parts) - 1 if within else 0)
 
+    def name(number: int) -> Path:
+        return Path(*parts[number][-1 - depths[number] :])
 
-def _keep_extensions(names: Sequence[_Name]) -> None:
-    """Where files of one folder differ in their extension alone."""
-    beside: dict[tuple[tuple[str, ...], str], set[str]] = defaultdict(set)
-    for name in names:
-        beside[name.folders, name.stem.casefold()].add(Path(name.source).name.casefold())
-    alike = [name for name in names if len(beside[name.folders, name.stem.casefold()]) > 1]
-    for name in alike:
-        if name.source != STDIN:
-            name.stem = Path(name.source).name
-
-
-def _tell_apart(names: Sequence[_Name], folder: Path, format: str) -> None:
-    """Put parent folders in front of names that are the same. Raises UsageError where that does not tell them apart."""
-    whole: dict[Path, _Name] = {}
-    for name in names:
-        other = whole.setdefault(Path(*map(str.casefold, name.folders), name.stem.casefold()), name)
-        if other is not name:
+    first: dict[tuple[str, ...], int] = {}
+    for number, whole in enumerate(parts):
+        other = first.setdefault(tuple(map(str.casefold, whole)), number)
+        if other != number:
             raise UsageError(
-                f"{other.source} and {name.source} would both be written to {folder / f'{name.path}.{format}'}: rename "
-                "one, or use two runs with different -o"
+                f"{sources[other]} and {sources[number]} would both be written to "
+                f"{folder / f'{name(number)}.{format}'}: rename one, or use two runs with different -o"
             )
     while True:
-        by_key: dict[str, list[_Name]] = defaultdict(list)
-        for name in names:
-            by_key[name.key].append(name)
-        alike = [group for group in by_key.values() if len(group) > 1]
+        keys = [str(name(number)).casefold() for number in range(len(parts))]  # one file on macOS and Windows
+        alike = [number for number, n_alike in enumerate(map(Counter(keys).get, keys)) if n_alike != 1]
         if not alike:
-            return
-        for group in alike:
-            for name in group:
-                name.depth = min(name.depth + 1, len(name.folders))
+            return [name(number) for number in range(len(parts))]
+        for number in alike:
+            depths[number] = min(depths[number] + 1, len(parts[number]) - 1)
 
 
 def _make_folder(folder: Path) -> None:

@@ -170,11 +170,12 @@ def _without_effect(given: Mapping[str, Any], request: Request) -> list[str]:
     options, subtitles = request.options, request.subtitles
     remarks = []
     if request.batch_size is not None:
-        remarks += [
-            f"--{name.replace('_', '-')} has no effect in batched mode"
-            for name in ("prefix", "hallucination_silence_threshold", "vad_max_speech_duration_s")
-            if given[name] is not None
-        ]
+        other = {
+            "--prefix": options.prefix,
+            "--hallucination-silence-threshold": options.hallucination_silence_threshold,
+            "--vad-max-speech-duration-s": given["max_speech_duration_s"],
+        }
+        remarks += [f"{name} has no effect in batched mode" for name, value in other.items() if value is not None]
     if _has_clips(options) and _vad(given) is not None:
         remarks.append("--vad has no effect with --clip-timestamps")
     if subtitles.max_line_count and not subtitles.max_line_width:
