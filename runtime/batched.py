@@ -36,16 +36,13 @@ from .decoding.passes import Ended, Together, run
 from .longform.segments import Segment, TranscriptionInfo
 from .longform.transcribe import Transcription
 from .model import (
-    DRAFTER_ARGUMENTS,
     TranscriptionRun,
     WhisperModel,
-    asked_drafter,
-    for_model,
     lend_drafter,
     new_info,
     opened,
     progress_bar,
-    transcribe_options,
+    taken,
     vad_options,
 )
 from .options import BATCH_SIZE, TranscribeOptions, VadOptions
@@ -382,23 +379,18 @@ class BatchedInferencePipeline:
         bound = _SIGNATURE.bind(self, audio, *arguments, batch_size=batch_size, **named)
         bound.apply_defaults()
         given = bound.arguments
-        max_s = self._longest_s(given.pop("chunk_length"), given.pop("batch_size"))
-        about_drafter = {name: given.pop(name) for name in DRAFTER_ARGUMENTS}
-        asked = asked_drafter(about_drafter)
-        clips, uses_vad, parameters, log_progress, on_progress = (
-            given.pop(name)
-            for name in ("clip_timestamps", "vad_filter", "vad_parameters", "log_progress", "on_progress")
-        )
-        del given["self"], given["audio"]
-        options = piece_options(for_model(transcribe_options(given), self.model.bundle.manifest.tokens))
+        max_s, clips = self._longest_s(given["chunk_length"], batch_size), given.pop("clip_timestamps")
+        options, asked, allow_inexact = taken(given, self.model.bundle.manifest.tokens)
+        options, on_progress = piece_options(options), given["on_progress"]
         with contextlib.ExitStack() as stack:
-            allow_inexact = about_drafter["allow_inexact"]
             loan = stack.enter_context(lend_drafter(self.model, asked, options, allow_inexact=allow_inexact))
-            pieces = self._pieces(stack, audio, max_s, clips, parameters if uses_vad else False)
+            vad = given["vad_parameters"] if given["vad_filter"] else False
+            pieces = self._pieces(stack, audio, max_s, clips, vad)
             name = "" if pieces.source is None else pieces.source.name
-            tell = progress_bar(stack, pieces.duration_s or None, name, on_progress) if log_progress else on_progress
-            vad = None if pieces.speech is None else pieces.speech.options
-            info = new_info(pieces.duration_s, options, vad, loan.drafter)
+            if given["log_progress"]:
+                on_progress = progress_bar(stack, pieces.duration_s or None, name, on_progress)
+            found = None if pieces.speech is None else pieces.speech.options
+            info = new_info(pieces.duration_s, options, found, loan.drafter)
             info.duration_after_vad = pieces.speech_s
             transcription = PieceTranscription(
                 self.model.engine,
@@ -407,7 +399,7 @@ class BatchedInferencePipeline:
                 options,
                 batch_size=batch_size,
                 drafter=loan.drafter,
-                on_progress=tell,
+                on_progress=on_progress,
             )
             said = cast(Transcription, transcription)
             call = TranscriptionRun(said, info, source=pieces.source, speech=pieces.speech)

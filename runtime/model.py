@@ -227,14 +227,17 @@ def asked_drafter(given: Mapping[str, Any]) -> Drafter | DrafterOptions:
     return made
 
 
-OPTION_ARGUMENTS = (*(one.name for one in fields(TranscribeOptions)), "logprob_threshold")
-"""The arguments of `WhisperModel.transcribe` that `transcribe_options` takes."""
-DRAFTER_ARGUMENTS = (
-    "drafter",
-    "token_map",
-    *(one.name for one in fields(DrafterOptions) if one.name not in ("name", "token_maps")),
-)
-"""Those that `asked_drafter` takes."""
+_OPTIONS = (*(one.name for one in fields(TranscribeOptions)), "logprob_threshold")
+_OF_DRAFTER = ("drafter", "token_map", *(one.name for one in fields(DrafterOptions)[1:] if one.name != "token_maps"))
+
+
+def taken(given: dict[str, Any], special: TokenLayout) -> tuple[TranscribeOptions, Drafter | DrafterOptions, bool]:
+    """What arguments of `WhisperModel.transcribe` mean for this model, taken out of `given`: the options, the drafter,
+    and whether it may be inexact. Raises UsageError."""
+    options = transcribe_options({name: given.pop(name) for name in _OPTIONS if name in given})
+    about_drafter = {name: given.pop(name) for name in _OF_DRAFTER if name in given}
+    asked = asked_drafter(about_drafter)
+    return for_model(options, special), asked, about_drafter.get("allow_inexact", False)
 
 
 class WhisperModel:
@@ -395,13 +398,10 @@ class WhisperModel:
         model is given or is to learn. Returns the segments, which are decoded as they are read, and the info. Raises
         UsageError, AudioError, ExactnessError; reading ResourceError and Interrupted too.
         """
-        given = dict(locals())
-        options = transcribe_options({name: given[name] for name in OPTION_ARGUMENTS})
-        asked = asked_drafter({name: given[name] for name in DRAFTER_ARGUMENTS})
+        options, asked, allow_inexact = taken(dict(locals()), self.bundle.manifest.tokens)
         window_s = self.bundle.manifest.window_s
         if chunk_length not in (None, window_s):
             raise UsageError(f"chunk_length: got {chunk_length!r}; this model's windows are {window_s:g} s long")
-        options = for_model(options, self.bundle.manifest.tokens)
         vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
         with contextlib.ExitStack() as stack:
             loan = stack.enter_context(lend_drafter(self, asked, options, allow_inexact=allow_inexact))
@@ -600,13 +600,11 @@ class WhisperModel:
         """
         from .longform.live import LiveTranscriber
 
-        about_drafter = {name: options.pop(name) for name in DRAFTER_ARGUMENTS if name in options}
-        unknown = sorted(set(options) - set(OPTION_ARGUMENTS))
-        if unknown:
-            raise UsageError(f"stream: {unknown[0]!r} is no option of it")
-        chosen = for_model(transcribe_options(options), self.bundle.manifest.tokens)
-        asked = asked_drafter({"drafter": drafter, **about_drafter})
-        made = self.drafter_for(asked, chosen, allow_inexact=about_drafter.get("allow_inexact", False))
+        options["drafter"] = drafter
+        chosen, asked, allow_inexact = taken(options, self.bundle.manifest.tokens)
+        if options:
+            raise UsageError(f"stream: {min(options)!r} is no option of it")
+        made = self.drafter_for(asked, chosen, allow_inexact=allow_inexact)
         owns = made is not drafter
         with contextlib.ExitStack() as stack:
             if owns:

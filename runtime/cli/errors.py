@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import traceback
 
@@ -13,21 +14,14 @@ from specedge.errors import Interrupted, OutOfMemoryError, ResourceError, Speced
 from ..console import GET_TORCH, notify
 from ..interrupt import interruption, stop_behind
 
-_FREE_DISK = "free some disk space, or choose another place"
-_CLOSE_FILES = "close other programs, or raise the limit of open files"
 _REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FREE_DISK),
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _CLOSE_FILES),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some disk space, or choose another place"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "close other programs, or raise the limit of open files"),
 }
 _FREE_MEMORY = "use a smaller model, close other programs, or raise the limit of memory (ulimit -v)"
 
-# What the dynamic loader says when a library finds no room.
-_NOT_MAPPED = (
-    "failed to map segment",
-    "Cannot allocate memory",
-    "cannot allocate memory",
-    "cannot create shared object",
-)
+# What the dynamic loader says when a library finds no room, and Python when the stack of a thread finds none.
+_NO_ROOM = "failed to map segment|cannot allocate memory|cannot create shared object|can't start new thread"
 
 _EXTRA = "pip install '.[{}]' in specedge's source"
 _HOW_TO_GET = {
@@ -77,18 +71,9 @@ def _as_ours(error: BaseException) -> SpecedgeError:
     stop = stop_behind(error)
     if stop is not None:
         return interruption(stop)
-    if _is_no_memory(error):
-        what = "memory" if isinstance(error, ImportError) else "memory, or of processes"  # that thread's stack
-        return OutOfMemoryError(f"out of {what} ({str(error)[:200]}): {_FREE_MEMORY}")
+    if isinstance(error, (ImportError, RuntimeError)) and re.search(_NO_ROOM, str(error), re.IGNORECASE):
+        return OutOfMemoryError(f"out of memory ({str(error)[:200]}): {_FREE_MEMORY}")
     return SpecedgeError(
         f"internal fault, {type(error).__name__}: {str(error)[:500]} (run it again with --debug to see where, "
         "and please report it)"
     )
-
-
-def _is_no_memory(error: BaseException) -> bool:
-    """Whether a library could not be mapped or a thread not be started, which Python has no errors of their own for."""
-    text = str(error)
-    if isinstance(error, ImportError):
-        return any(phrase in text for phrase in _NOT_MAPPED)
-    return isinstance(error, RuntimeError) and "can't start new thread" in text
