@@ -384,8 +384,7 @@ class BatchedInferencePipeline:
         options, on_progress = piece_options(options), given["on_progress"]
         with contextlib.ExitStack() as stack:
             loan = stack.enter_context(lend_drafter(self.model, asked, options, allow_inexact=allow_inexact))
-            vad = given["vad_parameters"] if given["vad_filter"] else False
-            pieces = self._pieces(stack, audio, max_s, clips, vad)
+            pieces = self._pieces(stack, audio, max_s, clips, given["vad_parameters"] if given["vad_filter"] else False)
             name = "" if pieces.source is None else pieces.source.name
             if given["log_progress"]:
                 on_progress = progress_bar(stack, pieces.duration_s or None, name, on_progress)

@@ -91,11 +91,6 @@ class Request:
     def formats(self) -> tuple[str, ...]:
         return self.output.formats or ("txt",)
 
-    @property
-    def filters_speech(self) -> bool:
-        """Whether windows are cut from speech alone, so that their times are not those of the audio."""
-        return self.vad is not None and self.batch_size is None
-
     def arguments(self) -> dict[str, Any]:
         """The arguments of `WhisperModel.transcribe`, or of `BatchedInferencePipeline`, that ask for this."""
         found = {one.name: getattr(self.options, one.name) for one in fields(self.options)}

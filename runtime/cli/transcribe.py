@@ -112,7 +112,7 @@ def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> N
 
     from .transcribe_files import transcribe_files
 
-    ctx.exit(transcribe_files(request, notify=notify, report=report))
+    ctx.exit(transcribe_files(request, report=report))
 
 
 def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Request:

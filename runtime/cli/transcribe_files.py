@@ -14,14 +14,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specedge.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 
 from ..audio.audio import STDIN, AudioStream, expand_folders, open_audio
 from ..batched import BatchedInferencePipeline
-from ..console import Progress, clock, is_terminal
+from ..console import Progress, clock, is_terminal, notify
 from ..interrupt import interruption
 from ..longform.segments import Segment, TranscriptionInfo
 from ..model import WhisperModel
@@ -35,10 +35,9 @@ _FEWEST = 8  # tokens that say something: single words are often as unsure
 _UNSURE = -1.0  # openai-whisper's logprob_threshold, which all fallbacks missed
 
 
-def transcribe_files(request: Request, *, notify: Callable[[str], None], report: Callable[[Exception], None]) -> int:
-    """Do it; returns 0, or 1 when some of several inputs failed.
+def transcribe_files(request: Request, *, report: Callable[[Exception], None]) -> int:
+    """Do it; returns 0, or 1 when some of several inputs failed. `report` gets the error of each that failed.
 
-    `notify` gets lines for standard error; `report` gets the error of each input that failed.
     Raises UsageError, ModelError, ResourceError, Interrupted, and the error of a lone input.
     """
     output = request.output
@@ -72,7 +71,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
                         if output.verbose:
                             remark(f"model {request.model.model or path.name}: {path}")
                     tally.next()
-                    _Run(request, model, stream, paths, remark, notify, tally).run()
+                    _Run(request, model, stream, paths, remark, tally).run()
             except Exception as error:
                 if is_alone or not _concerns_one_input(error):
                     raise
@@ -83,28 +82,26 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     return 1 if failed else 0
 
 
+@dataclass
 class _Run:
     """The transcription of one input: what is written goes to `paths`, without any to standard output."""
 
-    def __init__(
-        self,
-        request: Request,
-        model: WhisperModel,
-        stream: AudioStream,
-        paths: Mapping[str, Path],
-        remark: Callable[[str], None],
-        notify: Callable[[str], None],
-        tally: Tally,
-    ) -> None:
-        self._model, self._tally = model, tally
-        self._request, self._stream, self._paths, self._remark, self._notify = request, stream, paths, remark, notify
-        self._streamed = STREAMED.get(request.formats[0]) if not paths else None
+    _request: Request
+    _model: WhisperModel
+    _stream: AudioStream
+    _paths: Mapping[str, Path]
+    _remark: Callable[[str], None]
+    _tally: Tally
+
+    def __post_init__(self) -> None:
+        request, stream, tally = self._request, self._stream, self._tally
+        self._streamed = None if self._paths else STREAMED.get(request.formats[0])
         self._info: TranscriptionInfo | None = None
         self._segments: list[Segment] = []
         self._n_segments = 0
         self._n_tokens, self._logprobs, self._is_doubted = 0, 0.0, False
         self._done_s = 0.0
-        self._written = paths
+        self._written = self._paths
         self._stopped_by: BaseException | None = None
         # Two things drawn on one terminal would tear each other up.
         is_hidden = (self._streamed is not None and is_terminal(sys.stdout)) or request.output.quiet
@@ -127,9 +124,7 @@ class _Run:
     def _read(self) -> None:
         """Have the text decoded, printed as it comes, or kept for files."""
         front = self._model if self._request.batch_size is None else BatchedInferencePipeline(self._model)
-        segments, self._info = front.transcribe(
-            self._stream, on_progress=self._on_progress, **self._request.arguments()
-        )
+        segments, self._info = front.transcribe(self._stream, on_progress=self._advance, **self._request.arguments())
         with contextlib.closing(segments):
             said = self._until_stopped(segments)
             if self._streamed is None:
@@ -148,7 +143,7 @@ class _Run:
             _print(f"==> {self._stream.name} <==\n")
         if request.options.draft_sources:
             if self._tally.is_first:
-                self._notify(_no_colours() or legend(drafters))
+                notify(_no_colours() or legend(drafters))
             writer = coloured_text(self._model.bundle.tokenizer, drafters, has_colours=_no_colours() is None)
         return writer
 
@@ -176,11 +171,8 @@ class _Run:
             "model (-m)"
         )
 
-    def _on_progress(self, done_s: float) -> None:
-        if not self._request.filters_speech:  # else these are seconds of speech, and the segments tell the time
-            self._advance(done_s)
-
     def _advance(self, done_s: float) -> None:
+        """So far the audio is done, or with a filter so many seconds of speech, which are fewer."""
         self._done_s = max(self._done_s, done_s)
         self._progress.update_to(self._done_s)
 
@@ -198,7 +190,7 @@ class _Run:
             interrupted=self._stopped_by is not None,
         )
         if info.drafter_error is not None:
-            self._notify(f"{name}: the drafter {request.drafter.name} failed and was dropped: {info.drafter_error}")
+            notify(f"{name}: the drafter {request.drafter.name} failed and was dropped: {info.drafter_error}")
         if self._paths:
             if self._segments or self._stopped_by is None:
                 self._written = write_transcript(self._paths, transcript, request.subtitles)
@@ -213,7 +205,7 @@ class _Run:
             self._remark(f"{name}: {describe(info, duration_s, self._n_segments)}")
         if request.output.stats:
             for line in statistics(info, duration_s):
-                self._notify(f"{name}: {line}")
+                notify(f"{name}: {line}")
 
     def _how_far(self) -> str:
         total_s = self._stream.duration_s

@@ -15,7 +15,6 @@ import pytest
 
 from specedge.runtime import model as models
 from specedge.runtime.cli import main, transcribe_files
-from specedge.runtime.cli import transcribe as transcribe_module
 from specedge.runtime.decoding.decode import Speculation
 from specedge.runtime.longform import vad_filter
 from specedge.runtime.longform.segments import Segment, Word
@@ -228,7 +227,7 @@ def test_a_doubt_comes_before_the_text(
 ) -> None:
     events: list[str] = []
     monkeypatch.setattr(transcribe_files, "_print", events.append)
-    monkeypatch.setattr(transcribe_module, "notify", events.append)
+    monkeypatch.setattr(transcribe_files, "notify", events.append)
     sure = dataclasses.replace(spoken(0.0, " fine"), avg_logprob=-0.2, tokens=[5] * 3)
     unsure = dataclasses.replace(spoken(1.0, " odd"), avg_logprob=-1.5, tokens=[5] * 20)
     says(sure, unsure, unsure)
