@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 from ..decoding.statistics import Speculation
 from ..longform.segments import Segment
@@ -19,8 +19,6 @@ from .recommendation import Spread
 
 WARM_UP = -1
 MOST_ROUNDS, ENOUGH_S = 25, 60.0
-S = TypeVar("S")
-D = TypeVar("D")  # a drafter, or what has one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +81,11 @@ def turned(names: Sequence[str], turn: int) -> tuple[str, ...]:
 
 def measure_rounds(
     agrees_with: Mapping[str, str],
-    recordings: Sequence[S],
+    recordings: Sequence[Any],
     n_rounds: int | None,
     *,
-    begin: Callable[[int], Mapping[str, D]],
-    listen: Callable[[D, S], Heard],
+    begin: Callable[[int], Mapping[str, Any]],
+    listen: Callable[[Any, Any], Heard],
     on_heard: Callable[[], None] = lambda: None,
 ) -> Rounds:
     """Warm up, then measure `n_rounds` rounds; None: as many as take ENOUGH_S, one at least and MOST_ROUNDS at most.

@@ -230,12 +230,7 @@ def _wrapped(text: str, width: int) -> tuple[list[str], str]:
     lines: list[str] = []
     text = text.lstrip()
     while _width(text) > width:
-        end = 0
-        for i in range(1, len(text) + 1):
-            if _width(text[:i]) > width:
-                break
-            end = i
-        end = max(end, 1)
+        end = max(next(i for i in range(len(text)) if _width(text[: i + 1]) > width), 1)
         space = text.rfind(" ", 1, end + 1)
         cut = space if space > 0 else end
         lines.append(text[:cut].rstrip())

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
-from click.shell_completion import get_completion_class, shell_complete
+from click.shell_completion import shell_complete
 
 from specedge.errors import UsageError
 from specedge.version import __version__
@@ -118,20 +118,10 @@ def specedge(ctx: click.Context, version: bool, completion: str | None) -> None:
         click.echo(f"specedge {__version__}")
         ctx.exit()
     if completion is not None:
-        _print_completion(ctx.command, completion)
-        ctx.exit()
+        ctx.exit(shell_complete(ctx.command, {}, "specedge", _COMPLETE, f"{completion}_source"))
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(UsageError.exit_code)
-
-
-def _print_completion(command: click.Command, shell: str) -> None:
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise UsageError(f"this version of click knows no {shell}")
-    made = kind(command, {}, "specedge", _COMPLETE)
-    # Not `made.source()`, which starts a bash to see its version, and answers with a remark on standard output.
-    click.echo(made.source_template % made.source_vars())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
