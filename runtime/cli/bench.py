@@ -12,8 +12,8 @@ import click
 from specedge.errors import SpecedgeError, UsageError
 
 from ..console import is_terminal, notify
-from ..options import CPU, TranscribeOptions
-from .options import JSON, ModelOptions, fields_of, installed_models, made, options_of
+from ..options import CPU, DRAFTERS, HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
+from .options import JSON, ModelOptions, fields_of, made, options_of
 
 if TYPE_CHECKING:
     from ..bench.measure import Findings, Way
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
 
 _FILE = click.Path(path_type=Path)
-_DRAFTERS = (
-    click.option("--drafters", metavar="NAMES", help="Drafters to measure, with commas.  [default: all]"),
-    click.option(
-        "--token-map", "token_maps", multiple=True, metavar="FILE", type=_FILE, help="Token map (repeatable)."
-    ),
-    click.option("--draft-model", metavar="MODEL", shell_complete=installed_models, help="Smaller model that drafts."),
-)
 
 
 class _Bench(click.Command):
@@ -39,8 +32,9 @@ class _Bench(click.Command):
 
 @click.command(cls=_Bench)
 @click.argument("recordings", nargs=-1, required=True, metavar="RECORDINGS...", type=click.Path(path_type=str))
-@options_of(fields_of(ModelOptions, without=("downloads", "packs")), fields_of(TranscribeOptions, "language"))
-@options_of(_DRAFTERS)
+@options_of(fields_of(ModelOptions, without=("downloads",)), fields_of(TranscribeOptions, "language"))
+@click.option("--drafters", metavar="NAMES", help="Drafters to measure, with commas.  [default: all]")
+@options_of(fields_of(DrafterOptions, "token_maps", "draft_model"))
 @click.option(
     "--rounds", type=click.IntRange(min=1), metavar="N", help="Timed rounds.  [default: a minute of them, 1 to 25]"
 )
@@ -119,7 +113,6 @@ def _ways(bundle: Bundle, given: dict[str, Any]) -> list[Way]:
 
     from ..bench.measure import Way
     from ..drafters.registry import runnable
-    from ..options import DRAFTERS, HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
 
     token_maps, draft_model = given["token_maps"], given["draft_model"]
     able = runnable(bundle, DrafterOptions("auto", token_maps=token_maps, draft_model=draft_model))

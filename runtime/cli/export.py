@@ -17,7 +17,16 @@ from .next_step import model_argument, say_next
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
 
-PRECISIONS = ("fp32", "int8", "int4")
+PRECISION = click.option(
+    "--precision",
+    type=click.Choice(["fp32", "int8", "int4"]),
+    default="int8",
+    show_default=True,
+    help="Weights: int8 fastest, int4 smallest, fp32 reference.",
+)
+REVISION = click.option(
+    "--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]"
+)
 # What published tiny.en and base have, their encoder's output and their logits alike (export/selfcheck.py).
 _USUAL = {"int8": (0.04, 0.14), "int4": (0.23, 0.44)}
 _PATH = click.Path(path_type=Path)
@@ -78,17 +87,11 @@ Examples:
 )
 @click.argument("source")
 @click.option("-o", "--output", "out", type=_PATH, help="Folder to make, or NAME.tar.  [default: the store]")
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="int8",
-    show_default=True,
-    help="Weights: int8 fastest, int4 smallest, fp32 reference.",
-)
+@PRECISION
 @click.option("--name", help="Name of the bundle.  [default: the source's]")
 @click.option("--from", "origin", type=click.Choice(["auto", "optimum"]), default="auto", help="Kind of SOURCE.")
 @click.option("--adapter", type=_PATH, metavar="DIR", help="LoRA to merge into SOURCE.")
-@click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
+@REVISION
 @click.option("--force", is_flag=True, help="Replace an existing bundle or CTC head.")
 @click.option("--map", "maps", multiple=True, metavar="X.tmap", type=_PATH, help="Token map to include (repeatable).")
 @click.option("--draft", metavar="MODEL", help="Smaller model, or file of `train draft --layers`, as its draft.")

@@ -12,7 +12,7 @@ import click
 from specedge.errors import BundleError, UsageError
 from specedge.models import catalogue, store
 
-from .export import PRECISIONS
+from .export import PRECISION, REVISION
 from .next_step import say_next
 from .options import JSON, ModelOptions, installed_models, known_models
 
@@ -83,14 +83,8 @@ def show(name: str, shows_path: bool, no_verify: bool, as_json: bool) -> None:
 
 @models.command()
 @click.argument("name", shell_complete=known_models)
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="int8",
-    show_default=True,
-    help="Weights: int8 fastest, int4 smallest, fp32 reference.",
-)
-@click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
+@PRECISION
+@REVISION
 @click.option("--with-draft", is_flag=True, help="Also get the best known draft for it, and put that into the model.")
 def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> None:
     """Get the checkpoint NAME and export it into the store.
