@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,10 +82,10 @@ def user_cache_path() -> Path:
     return home() / "learned.sqlite"
 
 
-def path_to_keep(path_of: Callable[[], Path]) -> Path | None:
+def cache_to_keep() -> Path | None:
     """The path above; None, with one warning in all, for a user without a home folder."""
     try:
-        return path_of()
+        return user_cache_path()
     except UsageError as error:
         _say_once(f"what is learned is not kept: {error}")
         return None
@@ -134,11 +134,8 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
     is_folder = bool(text) and os.path.isdir(path)
     if is_folder and (is_path or _is_bundle(path)):
         return path
-    if not is_path or catalogue.find(text) is not None:
-        for root in _roots():
-            for candidate in _candidates(text):
-                if _is_bundle(root / candidate):
-                    return root / candidate
+    if (not is_path or catalogue.find(text) is not None) and (found := _stored(text)) is not None:
+        return found
     if is_folder:  # opening it says what is wrong with it, which helps more than "no such model"
         return path
     raise ModelNotFoundError(_not_found(text, is_path))
@@ -216,10 +213,7 @@ def _by_hand(name: str) -> str:
 def known_draft(name: str) -> Path | None:
     """The bundle that is known to draft for the model called `name`, where it is installed; else None."""
     checkpoint = catalogue.find(name)
-    if checkpoint is None or checkpoint.draft is None:
-        return None
-    names = list(_candidates(checkpoint.draft))
-    return next((root / n for root in _roots() for n in names if _is_bundle(root / n)), None)
+    return None if checkpoint is None or checkpoint.draft is None else _stored(checkpoint.draft)
 
 
 def installed() -> list[Installed]:
@@ -249,7 +243,7 @@ def remove(name: str) -> Path:
     name, ModelError when it is not there, ResourceError when the file system refuses.
     """
     root = folder()
-    target = next((root / n for n in _candidates(check_name(name)) if _is_bundle(root / n)), None)
+    target = _stored(check_name(name))
     if target is None and name in catalogue.FILES and file_path(name).exists():
         target = file_path(name).parent
     if target is None:
@@ -273,6 +267,11 @@ def _roots() -> list[Path]:
         return [folder()]
     except UsageError:
         return []
+
+
+def _stored(name: str) -> Path | None:
+    """The bundle of the store that `name` stands for, None if there is none."""
+    return next((root / one for root in _roots() for one in _candidates(name) if _is_bundle(root / one)), None)
 
 
 def _candidates(name: str) -> Iterator[str]:

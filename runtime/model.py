@@ -479,19 +479,14 @@ class WhisperModel:
         said, info = call.transcription, call.info
         is_given = said.language is not None
         said.find_language()
-        if said.language is None and self.bundle.manifest.kind == SPEECH:
-            info.language = UNKNOWN_LANGUAGE
-            info.language_probability = said.language_probabilities.get(UNKNOWN_LANGUAGE, 1.0)
-            info.all_language_probs = list(said.language_probabilities.items()) or None
-            return
-        if said.language is None:
+        if said.language is None and self.bundle.manifest.kind != SPEECH:
             silence = np.zeros((self.bundle.manifest.dims.n_mels, 1), np.float32)
             info.language, info.language_probability, info.all_language_probs = self.detect_language(features=silence)
             return
-        info.language = said.language
-        info.language_probability = said.language_probabilities.get(said.language, 1.0)
+        info.language = said.language or UNKNOWN_LANGUAGE
+        info.language_probability = said.language_probabilities.get(info.language, 1.0)
         if not is_given and self.is_multilingual:
-            info.all_language_probs = list(said.language_probabilities.items())
+            info.all_language_probs = list(said.language_probabilities.items()) or None
 
     def detect_language(
         self,

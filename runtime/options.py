@@ -240,12 +240,13 @@ class TranscribeOptions:
     )
 
     def __post_init__(self) -> None:
+        keeps_one_text = self.accept.startswith(("typical", "top-"))
         for name, is_right, expected in (
             ("task", self.task in ("transcribe", "translate"), "transcribe or translate"),
             ("temperature", _all_at_least(self.temperature, 0), "one or more numbers, 0 or more"),
             ("beam_size", 1 <= self.beam_size <= MAX_BEAMS, f"1 to {MAX_BEAMS}"),
             ("accept", _is_rule(self.accept), "exact, typical, residual, top-M such as top-3, or a number from 0 to 1"),
-            ("beam_size", self.beam_size == 1 or _goes_with_beams(self.accept), "1 where accept is typical or top-M"),
+            ("beam_size", self.beam_size == 1 or not keeps_one_text, "1 where accept is typical or top-M"),
             ("best_of", 1 <= self.best_of <= MAX_BEAMS, f"1 to {MAX_BEAMS}"),
             ("patience", 0 < self.patience <= _MAX_PATIENCE, f"a number above 0, at most {_MAX_PATIENCE:g}"),
             ("length_penalty", self.length_penalty is None or 0 <= self.length_penalty <= 1, "0 to 1, or None"),
@@ -280,11 +281,6 @@ class TranscribeOptions:
                 f"accept: residual draws tokens, so temperatures must be above 0 (--temperature 0.7), got "
                 f"{', '.join(f'{value:g}' for value in self.temperature)}; or use exact"
             )
-
-
-def _goes_with_beams(accept: str) -> bool:
-    """Whether a rule leaves beams as they are, or believes heads in them."""
-    return not accept.startswith(("typical", "top-"))
 
 
 def _is_above(value: float, limit: float) -> bool:

@@ -169,7 +169,7 @@ def _ctc(target: TargetModel, options: DrafterOptions) -> Drafter:
 def _ngram(target: TargetModel, options: DrafterOptions) -> Drafter:
     tokenizer = target.bundle.tokenizer
     user_cache = None
-    path = store.path_to_keep(store.user_cache_path) if options.remember else None
+    path = store.cache_to_keep() if options.remember else None
     if path is not None:
         user_cache = UserCache(path, text_fingerprint(tokenizer.ranks, tokenizer.special.eot))
     # It takes microseconds, so what came true decides alone, by T(k).
