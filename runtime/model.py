@@ -284,10 +284,9 @@ class WhisperModel:
         if num_workers < 1 or cpu_threads < 0:
             raise UsageError(f"num_workers={num_workers}, cpu_threads={cpu_threads}: expected 1 or more, and 0 or more")
         path = choose_bundle(model_size_or_path, compute_type=compute_type, root=download_root, revision=revision)
-        usual = {"budget_bytes": BUDGET_BYTES, "encoder_provider": AUTO_PROVIDER}  # which subclasses need not take
-        named = {"budget_bytes": budget_bytes, "encoder_provider": encoder_provider}
-        unusual = {name: value for name, value in named.items() if value != usual[name]}
-        self._opened_with = (str(path), {"cpu_threads": cpu_threads, **unusual})
+        self._open_anew = functools.partial(
+            type(self), str(path), cpu_threads=cpu_threads, budget_bytes=budget_bytes, encoder_provider=encoder_provider
+        )
         engine, self.bundle = load(path, cpu_threads, budget_bytes, encoder_provider)
         self._engine: Engine | None = engine
         self.threads = self.engine.threads
@@ -302,7 +301,7 @@ class WhisperModel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process the same bundle is opened anew."""
-        return _reopened, (type(self), *self._opened_with)
+        return self._open_anew, ()
 
     def close(self) -> None:
         """Let go of the model's memory. A later call raises UsageError; a second `close` does nothing."""
@@ -619,10 +618,6 @@ class WhisperModel:
             # A speech LLM that hears all there is needs no silence behind it.
             n_least = MIN_FRAMES if isinstance(self.bundle.manifest.dims, ChunkDims) else n_frames
             yield np.pad(part, ((0, 0), (0, max(n_least - part.shape[1], 0))))
-
-
-def _reopened(kind: type[WhisperModel], path: str, named: Mapping[str, Any]) -> WhisperModel:
-    return kind(path, **named)
 
 
 @dataclass

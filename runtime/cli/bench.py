@@ -12,7 +12,7 @@ import click
 from specedge.errors import SpecedgeError, UsageError
 
 from ..console import is_terminal, notify
-from ..options import CPU, DRAFTERS, HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
+from ..options import CPU, HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
 from .options import JSON, ModelOptions, fields_of, made, options_of
 
 if TYPE_CHECKING:
@@ -122,8 +122,6 @@ def _ways(bundle: Bundle, given: dict[str, Any]) -> list[Way]:
     usual = ("none",) if given["audio_context"] else able
     asked = usual if given["drafters"] is None else tuple(name.strip() for name in given["drafters"].split(","))
     for name in asked:
-        if name not in DRAFTERS:
-            raise UsageError(f"--drafters {name}: expected some of {', '.join(DRAFTERS)}")
         if name not in able:
             raise UsageError(
                 f"--drafters {name}: {bundle.manifest.name} has {', '.join(able)}; draft needs --draft-model, tokenmap "

@@ -199,7 +199,7 @@ def test_another_text_ends_with_code_1(
     ("args", "says"),
     [
         (["-"], "read several times"),
-        (["--drafters", "oracle"], "--drafters oracle: expected some of none, "),
+        (["--drafters", "oracle"], "--drafters oracle: micro <1> has none, ngram, auto; "),
         (["--drafters", "ctc"], "--drafters ctc: micro <1> has none, ngram, auto; "),
         (["--audio-context"], "lacks the encoder for short audio"),
         (
