@@ -142,7 +142,12 @@ def speech_pieces(source: AudioStream, vad: VadOptions, max_s: float) -> Pieces:
     speech = SpeechAudio(source, replace(vad, max_speech_duration_s=max_s))
     held = HeldAudio(speech)
     duration_s = source.duration_s or 0.0
-    chunks = speech_chunks(held, round(max_s * SAMPLE_RATE), lambda: _ends(speech))
+
+    def ends() -> list[int]:
+        """Where each stretch of speech found so far ends, in samples of the speech."""
+        return list(accumulate(end - start for start, end in speech.times.spans))
+
+    chunks = speech_chunks(held, round(max_s * SAMPLE_RATE), ends)
     return Pieces(chunks, held, source, speech, duration_s, duration_s)
 
 
@@ -342,11 +347,6 @@ class PieceTranscription(Iterator[Segment]):
                 for word in segment.words
             ],
         )
-
-
-def _ends(speech: SpeechAudio) -> list[int]:
-    """Where each stretch of speech found so far ends, in samples of the speech."""
-    return list(accumulate(end - start for start, end in speech.times.spans))
 
 
 def _signature() -> inspect.Signature:

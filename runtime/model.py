@@ -132,19 +132,11 @@ def vad_options(parameters: Any, **otherwise: Any) -> VadOptions:
     """
     if isinstance(parameters, VadOptions):
         return parameters
-    if parameters is not None and not isinstance(parameters, Mapping):
-        raise UsageError(f"vad_parameters: got {type(parameters).__name__}, expected a dict or VadOptions")
-    known = [field.name for field in fields(VadOptions)]
-    given = {**otherwise, **(parameters or {})}
-    unknown = sorted(set(given) - set(known), key=str)
-    if unknown:
-        raise UsageError(f"vad_parameters: {unknown[0]!r} is none; there are {', '.join(known)}")
     try:
-        return VadOptions(**given)
-    except UsageError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"vad_parameters: {error}") from None
+        return VadOptions(**{**otherwise, **(parameters or {})})
+    except TypeError as error:  # no mapping, a name that there is not, or a value that is no number
+        known = ", ".join(field.name for field in fields(VadOptions))
+        raise UsageError(f"vad_parameters: {error}; expected a dict with some of {known}") from None
 
 
 def _converted(name: str, kind: str, value: Any) -> Any:
@@ -647,17 +639,6 @@ class TranscriptionRun(Iterator[Segment]):
             self._update_info()
         return segment if self.speech is None else self.speech.restored(segment)
 
-    def speculation(self, duration_s: float) -> dict[str, Any]:
-        """The counters of speculation as JSON has them, for so many seconds of audio."""
-        said = self.transcription
-        return speculation_fields(
-            said.speculation,
-            encoder_s=said.encoder_s,
-            total_s=self.total_s,
-            n_words=self.n_words,
-            duration_s=duration_s,
-        )
-
     def close(self) -> None:
         self.transcription.close()
 
@@ -667,7 +648,13 @@ class TranscriptionRun(Iterator[Segment]):
             if source.is_ended:
                 info.duration = source.read_s
             info.duration_after_vad = info.duration if self.speech is None else self.speech.duration_after_vad_s
-        info.speculation = self.speculation(info.duration)
+        info.speculation = speculation_fields(
+            said.speculation,
+            encoder_s=said.encoder_s,
+            total_s=self.total_s,
+            n_words=self.n_words,
+            duration_s=info.duration,
+        )
         info.audio_context = said.audio_context.fields()
         info.encoder_provider = said.encoder_provider
         info.drafter_error = said.drafter_error
