@@ -157,12 +157,11 @@ def _ctc(target: TargetModel, options: DrafterOptions) -> Drafter:
             f"the drafter ctc needs a CTC head, and {bundle.manifest.name} brings none: train one with `specedge train "
             "ctc`, and add it with `specedge export --add-ctc`"
         )
-    maps = _opened_maps(bundle, options)
     with ExitStack() as opened:
+        maps = _opened_maps(bundle, options)
         for one in maps:
             opened.callback(one.close)
         made = open_ctc(bundle, maps, costs_of(target), threads=target.threads, canceller=target.canceller)
-        opened.pop_all()
     return weighed(made, target)
 
 

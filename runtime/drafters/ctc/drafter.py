@@ -33,7 +33,7 @@ from ...device import CostTable
 from ...engine.session import Canceller
 from ...text.beginnings import Beginnings
 from ...text.tokenizer import Tokenizer
-from ...text.words import ends_sentence, opens_word, sentence_so_far
+from ...text.words import opens_word, sentence_so_far
 from .head import CtcHead, Posteriors
 from .lattice import HeardToken, Lattice, bare, heard_tokens, lattice_of, spelled
 from .ngram_lm import LONGEST, Guide
@@ -56,9 +56,8 @@ _MARKS = frozenset(string.punctuation.encode())
 class CtcDrafter(Drafter):
     """See the module.
 
-    hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, None for the head alone;
-    its cache learns from kept texts;
-    on_close: called once.
+    hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, whose cache learns from kept
+    texts.
     """
 
     name = "ctc"
@@ -68,15 +67,12 @@ class CtcDrafter(Drafter):
         hear: Callable[[Any], Posteriors],
         tokenizer: Tokenizer,
         costs: CostTable,
-        *,
-        guide: Guide | None = None,
-        on_close: Callable[[], None] | None = None,
+        guide: Guide,
     ) -> None:
         self._hear: Callable[[Any], Posteriors] | None = hear
         self._tokenizer, self._guide = tokenizer, guide
         self._beginnings = Beginnings(tokenizer)
-        self._search = None if guide is None else Search(tokenizer, guide)
-        self._on_close = on_close
+        self._search = Search(tokenizer, guide)
         self._guesses = Guesses(costs)
         self._window: WindowContext | None = None
         self._features: Any = None
@@ -101,7 +97,7 @@ class CtcDrafter(Drafter):
     def another(self) -> CtcDrafter:
         """One that shares the head, the n-grams, and what was learned of both."""
         twin = copy.copy(self)
-        twin._guesses, twin._on_close = self._guesses.another(), None
+        twin._guesses = self._guesses.another()
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
@@ -137,17 +133,15 @@ class CtcDrafter(Drafter):
         return draft
 
     def observe(self, verdict: Verdict) -> None:
-        """Calibrate the guesses, and what no n-gram knew, by what came of them."""
+        """Calibrate the guesses by what came of them."""
         self._is_over = self._is_heard and self._lattice is None
-        for class_, came_true in self._guesses.learn(verdict):
-            if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
-                self._guide.learn_unknown(came_true=came_true)
+        self._guesses.learn(verdict)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Teach the guide's cache the text of a window that was heard and whose text was kept."""
         window, learns = self._window, self._lattice is not None and not self.rests
         self._was_empty = window is not None and not window.has_text(tokens)
-        if window is None or self._guide is None or not tokens or not learns:
+        if window is None or not tokens or not learns:
             return
         before = list(window.history[-_CONTEXT:])
         text = self._beginnings.spaced([token for token in tokens if token < window.eot])
@@ -156,11 +150,6 @@ class CtcDrafter(Drafter):
     def close(self) -> None:
         self._hear = None
         self._features = self._lattice = None
-        if self._on_close is not None:
-            self._last_hearing.clear()
-        on_close, self._on_close = self._on_close, None
-        if on_close is not None:
-            on_close()
 
     def _listen(self, window: WindowContext) -> None:
         """Hear the window; the hypothesis stays empty where there is nothing to hear."""
@@ -184,9 +173,7 @@ class CtcDrafter(Drafter):
         self, lattice: Lattice, heard: Sequence[HeardToken], before: Sequence[int], n_words: int | None = None
     ) -> list[HeardToken]:
         """A hypothesis as the n-grams have it; see `Search.guided`."""
-        if self._search is None or self._guide is None or not self._guide.knows:
-            return list(heard)
-        return self._search.guided(lattice, heard, before, n_words)
+        return self._search.guided(lattice, heard, before, n_words) if self._guide.knows else list(heard)
 
     def _follow(self, window: WindowContext, lattice: Lattice, context: DraftContext) -> None:
         """Move on in the hypothesis by what the target has decided since."""
@@ -252,7 +239,7 @@ class CtcDrafter(Drafter):
         if n-grams expect that word more."""
         openings = [0, *[i for i, heard in enumerate(rest) if i and heard.opens], len(rest)]
         at = min(self._n_words, len(openings) - 1)
-        if self._guide is None or not self._guide.knows:
+        if not self._guide.knows:
             return openings[at]
         sentence = sentence_so_far(text, self._tokenizer.special.eot, self._guide.ends)
         near = [n for n in (at, at - 1, at + 1) if 0 <= n < len(openings) and openings[n] < len(rest)]
@@ -397,7 +384,7 @@ def _belief(heard: HeardToken) -> tuple[float, Hashable]:
 def open_ctc(
     bundle: Bundle, maps: Sequence[TokenMap], costs: CostTable, *, threads: int = 1, canceller: Canceller | None = None
 ) -> CtcDrafter:
-    """Make the drafter over `bundle`'s head, which closes `maps`; texts of this run guide it too.
+    """Make the drafter over `bundle`'s head; texts of this run guide it too. The maps may be closed afterwards.
 
     Raises BundleError for a head that is missing, broken, or of another encoder or other units.
     """
@@ -405,10 +392,4 @@ def open_ctc(
     head.load()
     tokenizer = bundle.tokenizer
     tokenizer.encode(" ")  # its tables are made now, not in the first window
-    guide = Guide(maps, NgramCache(longest=LONGEST - 1), ends=ends_sentence(tokenizer))
-
-    def close() -> None:
-        for map_ in maps:
-            map_.close()
-
-    return CtcDrafter(head.hear, tokenizer, costs, guide=guide, on_close=close)
+    return CtcDrafter(head.hear, tokenizer, costs, Guide(maps, NgramCache(longest=LONGEST - 1), tokenizer))

@@ -96,23 +96,6 @@ class Lattice:
         found: list[int] = (near & np.concatenate(([True], ~near[:-1]))).nonzero()[0].tolist()
         return found
 
-    @cached_property
-    def _nearest(self) -> tuple[Float, Float]:
-        """As `near` for each row and column."""
-        found = self.log_probs - self.peaks[:, None]
-        found = np.concatenate((found, np.repeat(found[-1:], 19, axis=0)))
-        for step in (1, 2, 4, 2):
-            found = np.maximum(found[:-step], found[step:])
-        return found, np.maximum(found[:-10], found[10:])
-
-    def near(self, units: NDArray[np.int64], rows: Sequence[int]) -> tuple[Float, Float]:
-        """How near units come to a row's likeliest in the 10 rows from each of some on, and in the next 20, float32
-        [n_rows, n_units] each, 0.0 for the likeliest itself."""
-        columns = self.columns[units]
-        at = np.array(rows, np.int64)[:, None]
-        soon, later = self._nearest
-        return soon[at, columns], later[at, columns]
-
     def spelling(self) -> list[Unit]:
         """The likeliest spelling, byte by byte."""
         columns = self.log_probs.argmax(1)

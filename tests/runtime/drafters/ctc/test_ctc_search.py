@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.drafters.ctc import word_lattice
 from specedge.runtime.drafters.ctc.head import Posteriors
 from specedge.runtime.drafters.ctc.lattice import HeardToken, lattice_of, spelled
 from specedge.runtime.drafters.ctc.ngram_lm import Guide
 from specedge.runtime.drafters.ctc.rescore import Search
-from specedge.runtime.text.words import ends_sentence
 from support.fake_engine import special_tokens, tokenizer
 from support.posteriors import random_posteriors, spoken
 
@@ -40,7 +38,7 @@ def pumps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenMap]:
 
 
 def guide(*maps: TokenMap, cache: NgramCache | None = None) -> Guide:
-    return Guide(maps, cache, ends=ends_sentence(TOKENIZER))
+    return Guide(maps, cache, TOKENIZER)
 
 
 def searched(posteriors: Posteriors, guide_: Guide, *, before: Sequence[int] = ()) -> str:
@@ -105,9 +103,7 @@ def test_what_this_run_has_said_guides_too() -> None:
     assert searched(said, guide(cache=NgramCache())) == " the xelophone is on."
 
 
-@pytest.mark.parametrize("most_at_once", [8, 1])
-def test_words_of_several_tokens_are_found(most_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_lattice, "_MOST_PIECES", most_at_once)
+def test_words_of_several_tokens_are_found(tmp_path: Path) -> None:
     texts = [" the leakings is on."] * 5 + [" the leaking pump is on."] * 4 + [" leak now."] * 3
     build([ids(text) for text in texts], tmp_path / "long.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
     with TokenMap.open(tmp_path / "long.tmap") as long:
