@@ -2,7 +2,7 @@
 
     python tests/bench/lossless.py -m MODEL SET... [--drafters NAMES] [--draft-model MODEL] [--token-map X.tmap]
     python tests/bench/lossless.py [--tokens 100000]        # without a model: small random ones, on noise
-                                   [--limit-s 600] [--seed 0] [--threads 1] [--encoder-provider NAME]
+                                   [--adversaries] [--limit-s 600] [--seed 0] [--threads 1] [--encoder-provider NAME]
 
 A SET is a .jsonl file, a folder or an audio file. A few recordings with pauses between them are one sound, which is
 transcribed plainly and then with each drafter, by options in turn: with timestamps and without, behind a prompt, with
@@ -13,9 +13,9 @@ then where --tokens is given.
 
 Random weights are made through the real export in every precision; there a token map that knows the text, one that does
 not, a draft of the target's own weights, and every kind of a right, wrong or malformed draft (support/drafting.py) take
-the place of a model's drafters. It does not measure speed, and a machine is only one machine: bits are promised for the
-same one and the same number of threads. The last line is JSON; the exit code is 1 when something differs, or when a
-sound drafter was dropped.
+the place of a model's drafters; with --adversaries those drafts are compared on a model, too. It does not measure
+speed, and a machine is only one machine: bits are promised for the same one and the same number of threads. The last
+line is JSON; the exit code is 1 when something differs, or when a sound drafter was dropped.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,13 @@ def compare_model(ledger: Ledger, given: argparse.Namespace) -> str:
     cases = LLM_CASES if bundle.manifest.kind == SPEECH else tuple(CASES)
     found = [one for name in given.sets for one in recordings(name, given.limit)]
     for at, sound in enumerate(joined(found, given.seed, again=given.tokens is not None)):
-        engine, case = OnceEncoded(raw), cases[at % len(cases)]
-        plain = run(engine, bundle, sound, CASES[case], None)
+        case = cases[at % len(cases)]
+        transcribe = partial(run, OnceEncoded(raw), bundle, sound, CASES[case])
+        plain = transcribe(None)
         for name, drafter in drafters.items():
-            ledger.compare(case, name, plain, run(engine, bundle, sound, CASES[case], drafter))
+            ledger.compare(case, name, plain, transcribe(drafter))
+        if given.adversaries:
+            compare_adversaries(ledger, case, plain, transcribe, bundle, given.seed + at)
         ledger.tell()
         if ledger.is_over(given.tokens):
             break
@@ -186,17 +190,26 @@ def compare_random(ledger: Ledger, given: argparse.Namespace, folder: Path) -> N
             return
 
 
-def compare_kinds(
-    ledger: Ledger, case: str, transcribe: Callable[[Drafter | None], Run], bundle: Bundle, folder: Path, seed: int,
-    threads: int,
-) -> None:  # fmt: skip
-    """One sound: plainly, then with right, wrong and malformed drafts, and with drafters that need no training."""
-    plain, truths = transcribe(None), Truths()
+def compare_adversaries(
+    ledger: Ledger, case: str, plain: Run, transcribe: Callable[[Drafter | None], Run], bundle: Bundle, seed: int
+) -> Truths:
+    """One sound with right, wrong and malformed drafts. Returns what plain decoding wrote, as they know it."""
+    truths = Truths()
     ledger.compare(case, "empty", plain, transcribe(truths.recorder()))
     for kind in KINDS:
         if kind != "empty":
             got = transcribe(adversary(kind, truths, bundle, seed))
             ledger.compare(case, kind, plain, got, may_drop=kind in BROKEN)
+    return truths
+
+
+def compare_kinds(
+    ledger: Ledger, case: str, transcribe: Callable[[Drafter | None], Run], bundle: Bundle, folder: Path, seed: int,
+    threads: int,
+) -> None:  # fmt: skip
+    """One sound: plainly, then with right, wrong and malformed drafts, and with drafters that need no training."""
+    plain = transcribe(None)
+    truths = compare_adversaries(ledger, case, plain, transcribe, bundle, seed)
     eot, ranks = bundle.manifest.tokens.eot, bundle.tokenizer.ranks
     maps = {
         "tokenmap, knows": truths.sentences(eot, lambda token: ranks[token].endswith((b".", b"?", b"!"))),
@@ -219,6 +232,7 @@ def main() -> int:
     parser.add_argument("sets", nargs="*", metavar="SET")
     parser.add_argument("-m", "--model", help="a bundle or an installed model  [default: small random ones]")
     parser.add_argument("--drafters", help="with commas  [default: all that the bundle can, and auto]")
+    parser.add_argument("--adversaries", action="store_true", help="a model's right, wrong and malformed drafts, too")
     parser.add_argument("--draft-model", metavar="MODEL")
     parser.add_argument("--token-map", type=Path, action="append", default=[], metavar="FILE")
     parser.add_argument("--tokens", type=int, help="go on until each drafter had so many")
