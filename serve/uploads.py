@@ -59,7 +59,7 @@ async def read_form(
     try:
         upload = found.get(file_field)
         if not isinstance(upload, UploadFile):
-            message = f"{file_field}: send the audio as a file of this name"
+            message = f"{file_field}: send the audio as a file of this name, with a filename"
             raise Failure(400, "missing_field", message, param=file_field)
         await asyncio.to_thread(_save, upload, path)
         yield Form(fields=[(name, value) for name, value in found.multi_items() if isinstance(value, str)], file=path)
