@@ -25,7 +25,7 @@ from ..text.special import SpecialTokens, TokenLayout
 from ..text.speech_tokens import SpeechTokens
 from .dims import ChunkDims, SpeechDims
 from .dims import Dims as Dims
-from .typed_json import REMEDY, check_keys, check_values, members, parse_object, read_object, refusal, shown
+from .typed_json import MAX_TEXT, REMEDY, check_keys, check_values, members, parse_object, read_object, refusal, shown
 
 MAX_NAME = 240
 MAX_PARTS = 8
@@ -83,6 +83,17 @@ class TensorSpec:
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+
+    @classmethod
+    def read_json(cls, value: Any, where: str, key: str) -> Self:
+        """See `typed_json.read`; a manifest has hundreds, so sound ones take few calls."""
+        if type(value) is dict and value.keys() == {"name", "dtype", "shape"}:
+            name, dtype, shape = value["name"], value["dtype"], value["shape"]
+            if type(name) is str and name.isprintable() and name and isinstance(dtype, str) and type(shape) is list:
+                made = cls(name=name, dtype=dtype, shape=tuple(shape))
+                if len(name) <= MAX_TEXT and set(map(type, shape)) <= {int, str} and made.problem() is None:
+                    return made
+        return read_object(cls, value, where, key)
 
     def problem(self) -> tuple[str, str] | None:
         """A field that cannot be, and what was expected; None if all can."""

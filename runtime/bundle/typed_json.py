@@ -79,7 +79,7 @@ def check_values(value: object, where: str) -> None:
             children = [*node, *node.values()]
         elif isinstance(node, (list, tuple)):
             children = node
-        elif not _is_plain(node):
+        elif not (type(node) is str and node.isascii() or _is_plain(node)):  # a manifest has thousands
             raise refusal(node, where, "", "Unicode text, a finite number of at most 64 bits, true, false or null")
         if n_values + len(pending) + len(children) > MAX_VALUES:
             raise BundleError(f"{where}: more than {MAX_VALUES} values; {REMEDY}")
@@ -149,8 +149,8 @@ def check_keys(found: Mapping[str, Any], wanted: Mapping[str, Any], where: str, 
 def read(hint: Any, value: Any, where: str, key: str) -> Any:
     """`value` as the annotation says, or BundleError.
 
-    bool; int, of 64 bits or `Annotated[int, low, high]`; float; str, one printable line; dataclasses; `tuple[X, ...]`,
-    `tuple[X, X]`, `Mapping[str, X]`, `X | Y` of scalars and None; Any.
+    bool; int, of 64 bits or `Annotated[int, low, high]`; float; str, one printable line; dataclasses (or what has a
+    `read_json` of its own); `tuple[X, ...]`, `tuple[X, X]`, `Mapping[str, X]`, `X | Y` of scalars and None; Any.
     """
     origin, inside = get_origin(hint), get_args(hint)
     if hint is Any or hint is str and isinstance(value, str) and 1 <= len(value) <= MAX_TEXT and value.isprintable():
@@ -172,6 +172,8 @@ def read(hint: Any, value: Any, where: str, key: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         found = members(value, where, key)
         return {name: read(inside[1], item, where, inner(key, name)) for name, item in found.items()}
+    if hasattr(hint, "read_json"):
+        return hint.read_json(value, where, key)
     if hint in _EXPECTED:
         raise refusal(value, where, key, _EXPECTED[hint])
     return read_object(hint, value, where, key)
