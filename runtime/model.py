@@ -183,6 +183,11 @@ def _several(value: Any, kind: Callable[[Any], Any]) -> tuple[Any, ...]:
     return tuple(map(kind, value if isinstance(value, Iterable) else [value]))
 
 
+def _token_ids(value: str | Iterable[Any]) -> tuple[int, ...]:
+    """As `_several`, but a number alone is no list."""
+    return _several(value if isinstance(value, str) else [*value], int)
+
+
 _Conversion = tuple[Callable[[Any], Any], str]
 _KINDS: Mapping[str, _Conversion] = {
     "int": (_whole, "a whole number"),
@@ -197,7 +202,7 @@ _CONVERTED: Mapping[str, _Conversion] = {
     "only": (sentences, "a file, or a list of sentences"),
     "prefix": (_text, "a text"),
     "accept": (_text, "the name of a rule"),
-    "suppress_tokens": (lambda value: _several(value, int), 'a list of token ids, or a text such as "-1"'),
+    "suppress_tokens": (_token_ids, 'a list of token ids, or a text such as "-1"'),
     "clip_timestamps": (lambda value: _several(value, float) or (0.0,), "times in seconds"),  # without any all of it
 }
 
