@@ -43,7 +43,7 @@ class VocabularyVectors:
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of token ids, int64 [n]: float32 [n, n_text_state]. Raises Interrupted."""
         found = np.empty((len(ids), self.n_state), np.float32)
-        self._session.fill({"rows": np.ascontiguousarray(ids, np.int64)}, {"vectors": found})
+        self._session.run_once({"rows": np.ascontiguousarray(ids, np.int64)}, {"vectors": found})
         return found
 
     def picked(self) -> NDArray[np.int64] | None:
@@ -52,7 +52,7 @@ class VocabularyVectors:
         if not isinstance(n_picked, int):
             return None
         found = np.empty(n_picked, np.int64)
-        self._session.fill({"rows": np.zeros(1, np.int64)}, {PICKED: found})
+        self._session.run_once({"rows": np.zeros(1, np.int64)}, {PICKED: found})
         return found
 
 

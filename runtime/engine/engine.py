@@ -589,7 +589,7 @@ class Engine:
         }
         n_heads = len(self.bundle.manifest.alignment_heads)
         scores = np.empty((n_heads, n_rows, len(features.hidden)), np.float32)
-        session.fill({name: array for name, array in inputs.items() if name in session.inputs}, {"scores": scores})
+        session.run_once({name: array for name, array in inputs.items() if name in session.inputs}, {"scores": scores})
         return scores
 
     def _token_probs(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:

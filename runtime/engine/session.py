@@ -280,7 +280,7 @@ class Session:
                 if not self._run_options.terminate:  # else the stop was meant for the run before this one
                     raise _runtime_failure(error) from error
 
-    def fill(
+    def run_once(
         self,
         inputs: Mapping[str, NDArray[Any]],
         outputs: Mapping[str, NDArray[Any]],
@@ -345,7 +345,7 @@ def encoder_output(
     n_windows, _, n_frames = windows.shape
     # Outputs go to our arrays: in the session's arena they would keep all of it resident.
     hidden = np.empty((n_windows, -(-n_frames // 2) if n_ctx is None else n_ctx, n_state), np.float32)
-    session.fill({"mel": windows}, {"features": hidden, **(more or {})}, n_positions=n_windows * hidden.shape[1])
+    session.run_once({"mel": windows}, {"features": hidden, **(more or {})}, n_positions=n_windows * hidden.shape[1])
     return hidden
 
 
@@ -359,7 +359,7 @@ def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str
     for name, tensor in session.outputs.items():
         sizes = [axis if isinstance(axis, int) else n_windows if axis == "batch" else n_ctx for axis in tensor.shape]
         cross[name] = np.empty(sizes, tensor.dtype)
-    session.fill({"features": hidden}, cross, n_positions=n_windows * n_ctx)
+    session.run_once({"features": hidden}, cross, n_positions=n_windows * n_ctx)
     return cross
 
 

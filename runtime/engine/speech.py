@@ -74,7 +74,7 @@ class SpeechEngine(Engine):
         session, dims = self._session(PROJECTOR_GRAPH), self.dims
         n_windows, n_ctx, _ = hidden.shape
         audio = np.empty((n_windows, n_ctx // dims.n_stacked, dims.n_text_state), np.float32)
-        session.fill({"features": hidden}, {"audio": audio})
+        session.run_once({"features": hidden}, {"audio": audio})
         return [Features(hidden=hidden[i], cross={"audio": audio[i : i + 1]}) for i in range(n_windows)]
 
     def forget(self) -> None:
