@@ -3,7 +3,7 @@
 Names are those of transformers' WhisperForConditionalGeneration. Every weight's shape is checked when a checkpoint is
 opened, from headers alone; values are read one tensor at a time.
 
-folder or hub   Hugging Face's layout, also whisper-medusa's and lite-whisper's; CTranslate2's; MLX's
+folder or hub   Hugging Face's layout, also whisper-medusa's and lite-whisper's; CTranslate2's
 file            openai-whisper's pickle or a trainer's, safetensors, whisper.cpp's .bin: told by their content
 adapter         a folder of peft's, merged into any of these
 heads           heads.safetensors of `specedge train heads`: canonical names (`heads`), and head_tokens, ids as float32,
@@ -28,7 +28,7 @@ from specedge.files import Kind
 from specedge.models import catalogue
 from specedge.runtime.text.special import TokenLayout
 
-from . import ctranslate2, ggml, lora, mlx, openai_pt
+from . import ctranslate2, ggml, lora, openai_pt
 from .decoder_graph import PROJECTION, VOCABULARY
 from .heads import BLOCK, Heads, HeadsSpec, head_shapes
 from .layers import BASE_HEAD
@@ -188,8 +188,6 @@ def _open_folder(folder: Path, source: Source) -> Checkpoint:
     opens: Callable[[Path, Source], tuple[Spec, dict[str, Stored]]] = _open_transformers
     if ctranslate2.is_ctranslate2(folder):
         kind, opens = "ctranslate2", ctranslate2.open_ctranslate2
-    elif mlx.is_mlx(folder):
-        kind, opens = "mlx", mlx.open_mlx
     spec, weights = opens(folder, replace(source, kind=source.kind or kind))
     return Checkpoint(spec, weights, folder=folder, where=str(folder))
 

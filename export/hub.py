@@ -45,8 +45,6 @@ _WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
     "model.bin",
-    "weights.safetensors",  # MLX's
-    "weights.npz",
 )
 
 _TIMEOUT_S = 10.0

@@ -1,4 +1,4 @@
-"""openai-whisper's own names, dimensions and `.pt` files, which ggml's and MLX's files follow, and other single files.
+"""openai-whisper's own names, dimensions and `.pt` files, which ggml's files follow, and other single files.
 
 A `.pt` is {"dims": ModelDimensions, "model_state_dict": tensors} in a pickle. A file with a published name must be the
 published file. Without dims, as trainers save models (Lightning's `state_dict`, a lone .safetensors), they are read off
@@ -107,10 +107,9 @@ def derive_spec(
     source: Source,
     where: str,
     published: str | None = None,
-    heads: list[list[int]] | None = None,
     warning: str = "",
 ) -> Spec:
-    """The spec of a file in openai-whisper's terms: its dims, its tensors by canonical name, its alignment heads.
+    """The spec of a file in openai-whisper's terms: its dims, and its tensors by canonical name.
 
     published: the name of the published model that it is, whose heads the catalogue knows. Raises CheckpointError.
     """
@@ -131,7 +130,7 @@ def derive_spec(
     if special.is_multilingual:
         generation["lang_to_id"] = {f"<|{code}|>": id_ for code, id_ in special.languages.items()}
         generation["task_to_id"] = {"translate": special.translate, "transcribe": special.transcribe}
-    if heads := heads or ([] if published is None else alignment_heads(published)):
+    if published is not None and (heads := alignment_heads(published)):
         generation["alignment_heads"] = heads
     return Spec.from_config(
         config_of(dims, entries), generation=generation, source=source, where=where, warning=warning

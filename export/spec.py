@@ -183,7 +183,7 @@ def dimension(config: Mapping[str, Any], key: str, where: str) -> int:
     """A dimension of a config. Raises CheckpointError unless it is a whole number in range."""
     value = config.get(key)
     if value is None:
-        raise CheckpointError(f"{where}: {key} is missing; a Whisper config names every dimension")
+        raise CheckpointError(f"{where}: {key} is missing; export the checkpoint that this one was made from")
     if type(value) is not int or not 1 <= value <= _MAX_DIM:
         raise CheckpointError(f"{where}: {key} is {value!r}; expected a whole number from 1 to {_MAX_DIM}")
     return value

@@ -130,8 +130,8 @@ def export(
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
 
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
-    openai-whisper .pt file, a whisper.cpp .bin file, a CTranslate2 or MLX folder, or with --from optimum a folder of
-    ONNX files. --add-ctc, --add-short-audio and --learnable also change a bundle SOURCE in place.
+    openai-whisper .pt file, a whisper.cpp .bin file, a CTranslate2 folder, or with --from optimum a folder of ONNX
+    files. --add-ctc, --add-short-audio and --learnable also change a bundle SOURCE in place.
 
     Use --short-windows only for a model that was trained with them: windows are then encoded no further than there is
     audio, and an ordinary Whisper loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's

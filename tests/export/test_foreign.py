@@ -18,7 +18,7 @@ from specedge.export.spec import expected_shapes
 from specedge.models import catalogue
 from support.checkpoints import make_checkpoint
 from support.edits import edit_config, read_tensors, write_tensors
-from support.foreign import ROUNDED, factor_encoder, round_to_blocks, write_ggml, write_mlx
+from support.foreign import DIMS, ROUNDED, factor_encoder, round_to_blocks, write_ggml
 
 NOISE = (0.1 * np.random.default_rng(7).standard_normal(32_000)).astype(np.float32)
 
@@ -130,26 +130,11 @@ def test_damaged_ggml_files_are_one_line(published_shape: Path, tmp_path: Path) 
         open_checkpoint(path)
 
 
-def test_mlx_gives_the_weights_of_the_checkpoint(published_shape: Path, tmp_path: Path) -> None:
-    folder = write_mlx(published_shape, tmp_path / "whisper-mlx", heads=[[1, 0]])
-    with open_checkpoint(folder) as theirs, open_checkpoint(published_shape) as ours:
-        same(theirs, ours, atol=1e-6)  # the encoder's positions are computed
-        assert theirs.spec.generation["alignment_heads"] == [[1, 0]] and theirs.spec.source.kind == "mlx"
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization": {"group_size": 64, "bits": 4}}))
-    with pytest.raises(CheckpointError, match="is an MLX model of 4 bits"):
-        open_checkpoint(folder)
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "weights.npz").write_bytes(b"no archive")
-    with pytest.raises(CheckpointError, match=r"is no \.npz file"):
-        open_checkpoint(folder)
-
-
-@pytest.mark.slow
-def test_mlx_gives_the_tokens_of_the_checkpoint(published_shape: Path, tmp_path: Path) -> None:
-    folder = write_mlx(published_shape, tmp_path / "whisper-mlx")
-    expected = tokens(export_to(str(published_shape), tmp_path / "ours", precision="fp32").path)
-    assert any(expected) and tokens(export_to(str(folder), tmp_path / "theirs", precision="fp32").path) == expected
+def test_another_program_s_config_is_one_line(tmp_path: Path) -> None:
+    """As mlx-whisper's, which has openai-whisper's dims."""
+    (tmp_path / "config.json").write_text(json.dumps(DIMS | {"model_type": "whisper"}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="num_mel_bins is missing; export the checkpoint that this one was made"):
+        open_checkpoint(tmp_path)
 
 
 def convert(checkpoint: Path, out: Path, quantization: str) -> Path:

@@ -1,11 +1,10 @@
-"""The same Whisper as other programs write it: whisper.cpp's and MLX's files by hand, from their converters.
+"""The same Whisper as other programs write it: whisper.cpp's files by hand, from its converter.
 
-Their layouts are written here a second time, without the code under test.
+Its layout is written here a second time, without the code under test.
 """
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,10 +20,6 @@ DIMS = {"n_mels": 80, "n_audio_ctx": 100, "n_audio_state": 64, "n_audio_head": 2
 DIMS |= {"n_vocab": 51865, "n_text_ctx": 64, "n_text_state": 64, "n_text_head": 2, "n_text_layer": 2}
 _GGML_DIMS = "n_vocab n_audio_ctx n_audio_state n_audio_head n_audio_layer n_text_ctx n_text_state n_text_head"
 _GGML_DIMS += " n_text_layer n_mels"
-
-
-def _as_openai(checkpoint: Path) -> dict[str, np.ndarray]:
-    return {openai_name(name): value for name, value in read_tensors(checkpoint / "model.safetensors").items()}
 
 
 def write_ggml(checkpoint: Path, path: Path, kind: str, dims: Mapping[str, int] = DIMS) -> dict[str, np.ndarray]:
@@ -88,22 +83,6 @@ def round_to_blocks(value: np.ndarray, kind: str) -> tuple[bytes, np.ndarray]:
     worth = (codes.astype(np.float32) - middle) * halves[0].astype(np.float32)[:, None]
     worth = worth + (halves[1].astype(np.float32)[:, None] if has_least else 0)
     return np.concatenate(columns, axis=1).tobytes(), worth
-
-
-def write_mlx(checkpoint: Path, folder: Path, *, heads: list[list[int]] | None = None) -> Path:
-    """A folder of mlx-whisper's converter for a checkpoint with DIMS."""
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(DIMS | {"model_type": "whisper"}), encoding="utf-8")
-    values = {}
-    for name, value in _as_openai(checkpoint).items():
-        if name == "encoder.positional_embedding":
-            continue
-        value = value.transpose(0, 2, 1) if name.endswith(("conv1.weight", "conv2.weight")) else value
-        values[name.replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2.")] = np.ascontiguousarray(value)
-    if heads is not None:
-        values["alignment_heads"] = np.array(heads)
-    np.savez(folder / "weights.npz", **values)
-    return folder
 
 
 def factor_encoder(values: dict[str, np.ndarray], ranks: list[dict[str, int]]) -> dict[str, np.ndarray]:
