@@ -24,7 +24,7 @@ from specedge.files import check_folder, disk_errors, publish_folder, scratch_fo
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.bundle.dims import ChunkDims, Dims
+from specedge.runtime.bundle.dims import Dims
 from specedge.runtime.bundle.manifest import (
     CTC_GRAPH,
     DERIVED_GRAPHS,
@@ -63,9 +63,9 @@ from .layers import PRECISIONS, Precision, Weights
 from .llama_graph import build_llama, build_projector
 from .onnx_builder import GraphBuilder, file_entry, signature
 from .plain_encoder import write_plain_encoder
+from .qwen3_asr import SpeechSpec
 from .registered import find
 from .selfcheck import check_bundle
-from .speech_layouts import SpeechSpec
 
 
 def copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:
@@ -247,22 +247,21 @@ def _write_graphs(
 ) -> tuple[list[str], tuple[tuple[int, int], ...]]:
     """Write all graphs; their names, and the alignment heads of a Whisper, as (layer, head)."""
     spec, dims = checkpoint.spec, checkpoint.spec.dims
-    with GraphBuilder(folder, "encoder") as g:
-        if isinstance(dims, ChunkDims):
-            build_chunk_encoder(g, dims, checkpoint, precision.encoder)
-        else:
-            build_encoder(g, dims, checkpoint, precision.encoder)
     sets = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=checkpoint)]), *heads]
     seen_by: tuple[tuple[int, int], ...] = ()
     if isinstance(spec, SpeechSpec):
         if any(each.spec.kind == BLOCK_KIND for each in sets):
             raise UsageError(f"heads of the kind {BLOCK_KIND} attend to the audio, which a speech LLM's decoder cannot")
+        with GraphBuilder(folder, "encoder") as g:
+            build_chunk_encoder(g, spec.dims, checkpoint, precision.encoder)
         with GraphBuilder(folder, "projector") as g:
             build_projector(g, spec.dims, checkpoint, precision.cross_kv)
         with GraphBuilder(folder, "decoder") as g:
             build_llama(g, spec.dims, checkpoint, precision.decoder, rope_theta=spec.rope_theta, epsilon=spec.epsilon)
         graphs = [*SPEECH_GRAPHS]
     else:
+        with GraphBuilder(folder, "encoder") as g:
+            build_encoder(g, dims, checkpoint, precision.encoder)
         with GraphBuilder(folder, "cross_kv") as g:
             build_cross_kv(g, dims, checkpoint, precision.cross_kv, int8_attention=precision.int8_attention)
         with GraphBuilder(folder, "decoder") as g:

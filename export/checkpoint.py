@@ -32,7 +32,7 @@ from . import ctranslate2, ggml, lora, openai_pt
 from .decoder_graph import PROJECTION, VOCABULARY
 from .heads import BLOCK, Heads, HeadsSpec, head_shapes
 from .layers import BASE_HEAD
-from .qwen3_asr import QwenSpec
+from .qwen3_asr import SpeechSpec
 from .spec import (
     Progress,
     Source,
@@ -47,7 +47,6 @@ from .spec import (
     readable,
     shard_names,
 )
-from .speech_layouts import SpeechSpec, count_control
 from .vocabulary import read_vocabulary
 
 _HEADS = ("medusa_heads.", "medusa_block.")
@@ -80,9 +79,7 @@ class Checkpoint(Tensors):
     def vocabulary(self) -> tuple[list[bytes], TokenLayout]:
         """The byte strings of the text tokens by id, and the special-token layout read from the configs."""
         spec = self.spec
-        if isinstance(spec, SpeechSpec):
-            if self.folder is None:
-                raise CheckpointError(f"{self._where}: a speech LLM needs its vocabulary beside its weights")
+        if isinstance(spec, SpeechSpec) and self.folder is not None:
             return spec.vocabulary(self.folder)
         return read_vocabulary(self.folder, spec.config, spec.generation, spec.dims.n_vocab)
 
@@ -194,16 +191,10 @@ def _open_folder(folder: Path, source: Source) -> Checkpoint:
 
 def _open_transformers(folder: Path, source: Source) -> tuple[Spec, dict[str, Stored]]:
     config, generation, preprocessor = load_configs(folder)
-    kind, where = config.get("model_type"), str(folder / "config.json")
-    if kind == "voxtral":
-        n_control, weights = count_control(folder), _open_weights(folder)
-        voxtral = SpeechSpec.from_voxtral(
-            config, generation=generation, n_control=n_control, stored=weights, source=source, where=where
-        )
-        return voxtral, voxtral.named(weights)
-    if kind == "qwen3_asr":
+    where = str(folder / "config.json")
+    if config.get("model_type") == "qwen3_asr":
         weights = _open_weights(folder)
-        qwen = QwenSpec.from_qwen(config, generation=generation, stored=weights, source=source, where=where)
+        qwen = SpeechSpec.from_qwen(config, generation=generation, stored=weights, source=source, where=where)
         return qwen, qwen.named(weights)
     known = catalogue.alignment_heads(source.id) if source.kind == "hub" else []
     if known:  # distilled ones carry the list of their deeper teacher

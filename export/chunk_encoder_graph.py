@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from specedge.runtime.bundle.dims import ChunkDims
+from specedge.runtime.bundle.dims import SpeechDims
 
 from .encoder_graph import write_layers
 from .layers import LinearKind, Weights, gelu, linear, round_rows
@@ -51,7 +51,7 @@ def sinusoids(n_positions: int, width: int) -> NDArray[np.float32]:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
 
-def build_chunk_encoder(g: GraphBuilder, dims: ChunkDims, weights: Weights, kind: LinearKind) -> None:
+def build_chunk_encoder(g: GraphBuilder, dims: SpeechDims, weights: Weights, kind: LinearKind) -> None:
     """Write the encoder into `g`."""
     mel = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
     x = _chunks(g, mel, dims)
@@ -70,7 +70,7 @@ def build_chunk_encoder(g: GraphBuilder, dims: ChunkDims, weights: Weights, kind
     write_layers(g, _only_heard(g, rows, mel, dims), dims, weights, "ln_post", kind)
 
 
-def _chunks(g: GraphBuilder, mel: str, dims: ChunkDims) -> str:
+def _chunks(g: GraphBuilder, mel: str, dims: SpeechDims) -> str:
     """Chunks `[n_chunks, n_mels, n_chunk_frames, 1]` of all windows, the last of a window filled with zeros."""
     n_frames = g.node("Shape", [mel], start=2, end=3)
     n_missing = g.node("Mod", [g.node("Neg", [n_frames]), g.ints(dims.n_chunk_frames)])
@@ -81,7 +81,7 @@ def _chunks(g: GraphBuilder, mel: str, dims: ChunkDims) -> str:
     return g.node("Reshape", [parts, g.ints(-1, dims.n_mels, dims.n_chunk_frames, 1)])
 
 
-def _only_heard(g: GraphBuilder, rows: str, mel: str, dims: ChunkDims) -> str:
+def _only_heard(g: GraphBuilder, rows: str, mel: str, dims: SpeechDims) -> str:
     """The positions of a window whose frames begin within the audio."""
     n_frames = g.node("Shape", [mel], start=2, end=3)
     n_whole = g.node("Div", [n_frames, g.ints(dims.n_chunk_frames)])

@@ -24,8 +24,8 @@ from specedge.errors import CheckpointError, UsageError
 from specedge.files import Kind, write_atomic
 
 from .checkpoint import Checkpoint
+from .qwen3_asr import SpeechSpec
 from .spec import F32, Stored, expected_shapes
-from .speech_layouts import SpeechSpec
 
 SUFFIX = ".safetensors"
 _SHIPPED = "specedge_drafts"  # the module of the distribution

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from specedge.errors import ModelError, UsageError
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint, read_manifest
-from specedge.runtime.bundle.dims import ChunkDims
 from specedge.runtime.bundle.manifest import DRAFT_FOLDER, HOP_SAMPLES, SAMPLE_RATE_HZ
 from specedge.runtime.console import Progress, notify
 from specedge.version import __version__
@@ -60,6 +59,7 @@ def export_to(
     from .bundling import check_target, write_bundle
     from .checkpoint import open_heads
     from .draft_layers import open_layers, shipped
+    from .qwen3_asr import SpeechSpec
     from .sources import forget
 
     name = store.check_name(name or _name_of(source, precision))
@@ -67,10 +67,10 @@ def export_to(
     check_target(target, replace_existing=force)  # before a download of gigabytes
     checkpoint = _open(source, origin, revision, adapter)
     least_positions = _least_positions(checkpoint.spec, shortest_window_s)
-    has_chunks = isinstance(checkpoint.spec.dims, ChunkDims)
+    is_llm = isinstance(checkpoint.spec, SpeechSpec)
     if encoder_plain is None:
-        encoder_plain = has_openvino() and not has_chunks
-    if encoder_plain and has_chunks:
+        encoder_plain = has_openvino() and not is_llm
+    if encoder_plain and is_llm:
         checkpoint.close()
         raise UsageError(f"{source}: has Qwen's encoder, which is not written in plain operators")
     brought = draft if draft is not None else None if heads or ctc or adapter else shipped(checkpoint)

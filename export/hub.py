@@ -35,7 +35,7 @@ _SMALL_FILES = (
     _CONFIG,
     *(f"{name}.json" for name in (
         "generation_config", "preprocessor_config", "processor_config", "tokenizer", "tokenizer_config", "vocab",
-        "vocabulary", "added_tokens", "special_tokens_map", "normalizer", "tekken", "chat_template",
+        "vocabulary", "added_tokens", "special_tokens_map", "normalizer", "chat_template",
     )),
     "merges.txt", "vocabulary.txt", "chat_template.jinja", "README.md",
 )  # fmt: skip

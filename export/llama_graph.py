@@ -1,6 +1,6 @@
 """The graphs of a speech LLM behind the encoder: the projector, and a llama decoder over audio and text.
 
-projector  features f32 [batch, n_audio_ctx, n_audio_state] -> audio f32 [batch, n_audio_rows, n_text_state]
+projector  features f32 [batch, n_audio_ctx, n_audio_state] -> audio f32 [batch, n_audio_ctx, n_text_state]
 decoder    one graph for prefill, plain decoding and verification:
            in   ids i64 [1, n_ids]; audio f32 [1, n_audio, n_text_state], rows before those of the ids, 0 of them but in
                 a prefill; logit_rows, past_len, total_len, self_k_i, self_v_i [1, n_kv_head, n_slots, head_dim] and
@@ -8,7 +8,7 @@ decoder    one graph for prefill, plain decoding and verification:
 
 Rows are exact for even numbers of them, as in `decoder_graph`, however a prompt is cut into passes. Positions come from
 `past_len`: the attention turns queries and keys itself (do_rotary, by halves as in transformers' llama). Names of
-weights are transformers' llama's below model.decoder, with a norm of each head of queries and keys where there is one.
+weights are transformers' llama's below model.decoder, with a norm of each head of queries and keys.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ RESIDUAL = "residual_"  # and a number: the rows that go into a layer, and out o
 
 
 def build_projector(g: GraphBuilder, dims: SpeechDims, weights: Weights, kind: LinearKind) -> None:
-    """Write the projector: positions stacked, two linear layers with GELU between, biased where the weights are."""
+    """Write the projector: two linear layers with GELU between."""
     features = g.input("features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
-    x = g.node("Reshape", [features, g.ints(0, -1, dims.n_stacked * dims.n_audio_state)])
+    x = g.node("Reshape", [features, g.ints(0, -1, dims.n_audio_state)])
     x = gelu(g, _linear(g, x, weights, [f"{PROJECTOR}.linear_1"], kind))
     audio = _linear(g, x, weights, [f"{PROJECTOR}.linear_2"], kind)
     g.output(audio, "audio", FLOAT, ["batch", "n_audio_rows", dims.n_text_state])
@@ -78,14 +78,13 @@ def _attention(
     g: GraphBuilder, x: str, dims: SpeechDims, weights: Weights, name: str, layer: int, kind: LinearKind, epsilon: float
 ) -> str:
     """Causal attention over the buffers self_k_`layer`, self_v_`layer`, with rotated queries and keys."""
-    qkv = [_linear(g, x, weights, [f"{name}.{part}_proj" for part in "qkv"], kind)]
-    if weights.has(f"{name}.q_norm.weight"):
-        widths = [n * dims.head_dim for n in (dims.n_text_head, dims.n_kv_head, dims.n_kv_head)]
-        qkv = g.nodes("Split", [*qkv, g.ints(*widths)], outputs=3, axis=2)
-        for at, part in enumerate("qk"):  # each head by itself
-            heads = g.node("Reshape", [qkv[at], g.ints(0, 0, widths[at] // dims.head_dim, dims.head_dim)])
-            normed = _norm(g, heads, weights, f"{name}.{part}_norm", epsilon)
-            qkv[at] = g.node("Reshape", [normed, g.ints(0, 0, widths[at])])
+    widths = [n * dims.head_dim for n in (dims.n_text_head, dims.n_kv_head, dims.n_kv_head)]
+    product = _linear(g, x, weights, [f"{name}.{part}_proj" for part in "qkv"], kind)
+    qkv = g.nodes("Split", [product, g.ints(*widths)], outputs=3, axis=2)
+    for at, part in enumerate("qk"):  # each head by itself
+        heads = g.node("Reshape", [qkv[at], g.ints(0, 0, widths[at] // dims.head_dim, dims.head_dim)])
+        normed = _norm(g, heads, weights, f"{name}.{part}_norm", epsilon)
+        qkv[at] = g.node("Reshape", [normed, g.ints(0, 0, widths[at])])
     attended = attend_causally(g, qkv, name, layer, dims, ("cos", "sin"))
     return _linear(g, attended, weights, [f"{name}.o_proj"], kind)
 

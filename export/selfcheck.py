@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from specedge.errors import ExactnessError
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.bundle.dims import ChunkDims
 from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH, PROJECTOR_GRAPH, Dims, Manifest
 from specedge.runtime.device import isa
 from specedge.runtime.engine.doctor import golden_logits
@@ -33,9 +32,9 @@ from .decoder_graph import PROJECTION, VOCABULARY, build_decoder
 from .encoder_graph import build_cross_kv, build_encoder
 from .layers import PRECISIONS, Precision, Weights, parts_of, rows_of
 from .llama_graph import build_llama, build_projector
+from .qwen3_asr import SpeechSpec
 from .reference import Reference
 from .spec import Spec
-from .speech_layouts import SpeechSpec
 
 Array = NDArray[np.float32]
 PROBE_THREADS = 1  # the runtime asks again with those that it has
@@ -134,18 +133,12 @@ def _speech_llm(
     mel: Array, ids: list[int], spec: SpeechSpec, weights: Weights, canceller: Canceller
 ) -> dict[str, Array]:
     """What the float32 graphs give: features, rows of audio, and logits of `ids` behind them."""
-    dims = spec.dims
-    if isinstance(dims, ChunkDims):
-        parts = []
-        for first in range(0, mel.shape[1], dims.n_window_frames):
-            encoder = Reference({"mel": mel[None, :, first : first + dims.n_window_frames]}, canceller)
-            build_chunk_encoder(encoder, dims, weights, "fp32")
-            parts.append(encoder.values["features"])
-        features = np.concatenate(parts, axis=1)
-    else:
-        encoder = Reference({"mel": np.pad(mel, ((0, 0), (0, -mel.shape[1] % dims.frames_per_row)))[None]}, canceller)
-        build_encoder(encoder, dims, weights, "fp32")
-        features = encoder.values["features"]
+    dims, parts = spec.dims, []
+    for first in range(0, mel.shape[1], dims.n_window_frames):
+        encoder = Reference({"mel": mel[None, :, first : first + dims.n_window_frames]}, canceller)
+        build_chunk_encoder(encoder, dims, weights, "fp32")
+        parts.append(encoder.values["features"])
+    features = np.concatenate(parts, axis=1)
     projector = Reference({"features": features}, canceller)
     build_projector(projector, dims, weights, "fp32")
     audio = projector.values["audio"]

@@ -25,8 +25,7 @@ from typing import Any
 
 from specedge.errors import CheckpointError, ModelError
 from specedge.runtime.decoding.rules import non_speech_tokens
-from specedge.runtime.text.special import LANGUAGE_NAMES, SpecialTokens, TokenLayout
-from specedge.runtime.text.speech_tokens import SpeechTokens
+from specedge.runtime.text.special import LANGUAGE_NAMES, SpecialTokens
 from specedge.runtime.text.splitting import PATTERNS
 from specedge.runtime.text.tokenizer import Tokenizer, unpack_table
 
@@ -271,7 +270,7 @@ def read_vocabulary(
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}" if folder is not None else str(error)) from None
     if files.vocab:
-        return _table_of(files, special), special
+        return _table_of(files, n_vocab, special.eot, special.timestamp_end), special
     if special.eot not in _TABLES:
         raise CheckpointError(
             f"{folder or 'checkpoint'}: has no tokenizer files, and its text ends at token {special.eot}, as in no "
@@ -301,7 +300,7 @@ def read_llm_vocabulary(folder: Path, n_vocab: int, *, end: str, pattern: str) -
         raise CheckpointError(
             f"{files.where}: the added token {last} has id {files.added[last]}, but the model has only {n_vocab} tokens"
         )
-    return _table_of(files, SpeechTokens(n_vocab=n_vocab, eot=eot, before=(), behind=()))[:eot], files.added
+    return _table_of(files, n_vocab, eot, n_vocab)[:eot], files.added
 
 
 def built_in_table(name: str) -> list[bytes]:
@@ -413,15 +412,15 @@ def _to_bytes(spelled: Sequence[str], where: str) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(accumulate(map(len, spelled), initial=0))]
 
 
-def _table_of(files: _Files, special: TokenLayout) -> list[bytes]:
-    """The byte table: text tokens below end of text, and behind the timestamps what a fine-tune has added.
+def _table_of(files: _Files, n_vocab: int, eot: int, behind: int) -> list[bytes]:
+    """The byte table: text tokens below `eot`, and from `behind` on, after the timestamps, what a fine-tune has added.
 
     Added tokens beyond the model's vocabulary are left out: it can never say them.
     """
-    eot, behind, known = special.eot, special.timestamp_end, files.added
-    named = {id_: content for content, id_ in known.items() if eot <= id_ < special.n_vocab}
+    known = files.added
+    named = {id_: content for content, id_ in known.items() if eot <= id_ < n_vocab}
     text = [(spelled, id_) for spelled, id_ in files.vocab.items() if known.get(spelled) != id_ or id_ < eot]
-    _check_ids(files, special, text, named)
+    _check_ids(files.where, range(eot), range(behind, n_vocab), text, named)
     ids = [id_ for _, id_ in text]
     table = [b""] * (1 + max(eot - 1, *ids, *named))
     for id_, token in zip(ids, _to_bytes([spelled for spelled, _ in text], files.where), strict=True):
@@ -434,19 +433,20 @@ def _table_of(files: _Files, special: TokenLayout) -> list[bytes]:
     return table
 
 
-def _check_ids(files: _Files, special: TokenLayout, text: Sequence[tuple[str, int]], named: Mapping[int, str]) -> None:
-    """Raises CheckpointError unless text tokens have ids of their own, and each below end of text is there."""
-    eot, taken = special.eot, set(named)
+def _check_ids(
+    where: str, texts: range, behind: range, text: Sequence[tuple[str, int]], named: Mapping[int, str]
+) -> None:
+    """Raises CheckpointError unless text tokens have ids of their own, and each of `texts` is there."""
+    taken = set(named)
     for spelled, id_ in text:
-        is_id = type(id_) is int and (0 <= id_ < eot or special.timestamp_end <= id_ < special.n_vocab)
-        if not is_id or id_ in taken:
+        if type(id_) is not int or not (id_ in texts or id_ in behind) or id_ in taken:
             raise CheckpointError(
-                f"{files.where}: text token {spelled!r} has id {id_!r}, expected one of its own, below {eot} or behind "
-                f"the timestamps, of {special.n_vocab}; {_OWN_FILES}"
+                f"{where}: text token {spelled!r} has id {id_!r}, expected one of its own, below {len(texts)} or "
+                f"behind the timestamps, of {behind.stop}; {_OWN_FILES}"
             )
         taken.add(id_)
-    holes = sorted(set(range(eot - 1)) - taken)  # the multilingual 50256 has no text, and some files leave it out
+    holes = sorted(set(texts[:-1]) - taken)  # the multilingual 50256 has no text, and some files leave it out
     if holes:
         raise CheckpointError(
-            f"{files.where}: no token has id {holes[0]}; {len(holes)} of {eot} are missing; {_OWN_FILES}"
+            f"{where}: no token has id {holes[0]}; {len(holes)} of {len(texts)} are missing; {_OWN_FILES}"
         )

@@ -26,7 +26,6 @@ from specedge.errors import AudioError, UsageError
 
 from .audio.audio import NO_SAMPLES, SAMPLE_RATE, AudioSource, AudioStream, decode_audio, open_held
 from .bundle.bundle import Bundle, choose_bundle
-from .bundle.dims import ChunkDims
 from .bundle.manifest import SPEECH
 from .console import Progress
 from .decoding.decode import detect_language
@@ -521,9 +520,9 @@ class WhisperModel:
         return language, probabilities[language], list(probabilities.items())
 
     def _languages_of(self, mel: NDArray[np.float32]) -> dict[str, float]:
-        """The languages of one window. Raises UsageError for a speech LLM that does not say them."""
+        """The languages of one window."""
         special = self.bundle.manifest.tokens
-        if isinstance(special, SpeechTokens) and special.says_language:
+        if isinstance(special, SpeechTokens):
             return say_language(self.engine, self.engine.encode(mel), special, ())
         special = self.bundle.manifest.whisper_tokens
         return detect_language(self.engine, self.engine.encode(mel), special.sot, dict(special.languages))
@@ -612,8 +611,8 @@ class WhisperModel:
             raise UsageError(f"features have shape {list(features.shape)}, expected [{n_mels}, n_frames]")
         for first in range(0, min(features.shape[1], n_windows * n_frames), n_frames):
             part = features[:, first : first + n_frames].astype(np.float32)
-            # A speech LLM that hears all there is needs no silence behind it.
-            n_least = MIN_FRAMES if isinstance(self.bundle.manifest.dims, ChunkDims) else n_frames
+            # A speech LLM hears all there is, and needs no silence behind it.
+            n_least = MIN_FRAMES if self.bundle.manifest.kind == SPEECH else n_frames
             yield np.pad(part, ((0, 0), (0, max(n_least - part.shape[1], 0))))
 
 

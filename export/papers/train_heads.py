@@ -30,7 +30,7 @@ from specedge.runtime.device import DEFAULT_COSTS
 from specedge.runtime.options import BLOCK_KIND
 
 from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint
-from ..speech_layouts import SpeechSpec
+from ..qwen3_asr import SpeechSpec
 from ..training.checkpoint_files import UNFROZEN, check_out, write_checkpoint
 from ..training.early_stopping import EarlyStopping, Plan, Report, writing
 from ..training.features import Course, HiddenText, bundle_of, heard_texts

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from specedge.errors import UsageError
 from specedge.files import check_output, identities
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.bundle.dims import ChunkDims
+from specedge.runtime.bundle.manifest import SPEECH
 from specedge.runtime.drafters.ctc.head import BLANK
 from specedge.runtime.drafters.registry import costs_here
 from specedge.runtime.text.words import edit_distance
@@ -221,7 +221,7 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
     encoder = encoder_weights_sha256(bundle.manifest, bundle.path)
     collect_features(course, bundle, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed, encoder=encoder)
     torch.set_num_threads(course.n_threads)
-    n_parts = CHUNK_PARTS if isinstance(bundle.manifest.dims, ChunkDims) else 1
+    n_parts = CHUNK_PARTS if bundle.manifest.kind == SPEECH else 1
     found = load_features(course.work)
     trainer = CtcTrainer(plan, found, course.work, n_parts)
     trainer.run_or_go_on("train", course.notify, course.device)

@@ -329,9 +329,9 @@ class Target:
             self.engine.release(state)
 
     def language_of(self, features: Features) -> str | None:
-        """The given language, else the one heard in the window; None where the model cannot tell or knows one alone."""
+        """The given language, else the one heard in the window; None where the model knows one alone, or hears none."""
         special = self.manifest.tokens
-        if self.language is not None or not special.is_multilingual or not special.says_language:
+        if self.language is not None or not special.is_multilingual:
             return self.language
         if isinstance(special, SpeechTokens):
             language = next(iter(say_language(self.engine, features, special, ())))

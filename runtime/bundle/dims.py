@@ -67,13 +67,15 @@ class Dims:
 class SpeechDims(Dims):
     """Those of a speech LLM: `n_text_*` are the LLM's, `n_text_ctx` its positions, audio and prompt included.
 
-    n_text_kv_head: heads of keys and values; head_size: of one head, whatever the width; n_audio_rows: rows of the
-    LLM that a whole window becomes, each from as many positions of the encoder.
+    n_text_kv_head: heads of keys and values; head_size: of one head, whatever the width. Each position of the encoder,
+    which works on chunks of the audio, becomes a row of the LLM. n_chunk_frames: mel frames that the convolutions see
+    at once; n_window_frames: those whose positions see each other, a whole number of chunks.
     """
 
     n_text_kv_head: _Head
     head_size: _Head
-    n_audio_rows: _Ctx
+    n_chunk_frames: _Frames
+    n_window_frames: _Frames
 
     @property
     def n_kv_head(self) -> int:
@@ -82,40 +84,6 @@ class SpeechDims(Dims):
     @property
     def head_dim(self) -> int:
         return self.head_size
-
-    @property
-    def n_stacked(self) -> int:
-        """Positions of the encoder that become one row."""
-        return self.n_audio_ctx // self.n_audio_rows
-
-    @property
-    def frames_per_row(self) -> int:
-        """Mel frames of which the encoder needs a whole number."""
-        return self.n_frames // self.n_audio_rows
-
-    def problem(self) -> tuple[str, str] | None:
-        for name, of in (("n_audio_state", "n_audio_head"), ("n_text_head", "n_text_kv_head")):
-            if getattr(self, name) % getattr(self, of):
-                return name, f"a multiple of {of}, {getattr(self, of)}"
-        if self.n_audio_ctx % self.n_audio_rows:
-            return "n_audio_ctx", f"a multiple of n_audio_rows, {self.n_audio_rows}"
-        if self.head_size % 2:
-            return "head_size", "an even number"
-        if self.n_audio_rows >= self.n_text_ctx:
-            return "n_text_ctx", f"more than n_audio_rows, {self.n_audio_rows}"
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChunkDims(SpeechDims):
-    """Those of a speech LLM whose encoder works on chunks of the audio (Qwen3-ASR): each position becomes a row.
-
-    n_chunk_frames: mel frames that the convolutions see at once; n_window_frames: those whose positions see each other,
-    a whole number of chunks.
-    """
-
-    n_chunk_frames: _Frames
-    n_window_frames: _Frames
 
     @property
     def n_chunk_positions(self) -> int:
@@ -131,14 +99,19 @@ class ChunkDims(SpeechDims):
         n_chunks, n_left = divmod(n_frames, self.n_chunk_frames)
         return n_chunks * self.n_chunk_positions - (-n_left // _FRAMES_PER_CHUNK_POSITION)
 
-    @property
-    def frames_per_row(self) -> int:
-        """See `SpeechDims.frames_per_row`: the graph fills the last chunk."""
-        return 1
-
     def problem(self) -> tuple[str, str] | None:
-        if self.n_audio_ctx != self.n_audio_rows or self.n_audio_ctx % self.n_chunk_positions:
-            return "n_audio_ctx", f"n_audio_rows, and a multiple of {self.n_chunk_positions} positions"
-        if self.n_window_frames % self.n_chunk_frames:
-            return "n_window_frames", f"a multiple of n_chunk_frames, {self.n_chunk_frames}"
-        return super().problem()
+        for name, is_right, expected in (
+            ("n_audio_state", self.n_audio_state % self.n_audio_head == 0, f"a multiple of {self.n_audio_head} heads"),
+            ("n_text_head", self.n_text_head % self.n_text_kv_head == 0, f"a multiple of {self.n_text_kv_head}"),
+            ("n_audio_ctx", self.n_audio_ctx % self.n_chunk_positions == 0, f"a multiple of {self.n_chunk_positions}"),
+            (
+                "n_window_frames",
+                self.n_window_frames % self.n_chunk_frames == 0,
+                f"a multiple of {self.n_chunk_frames}",
+            ),
+            ("head_size", self.head_size % 2 == 0, "an even number"),
+            ("n_text_ctx", self.n_text_ctx > self.n_audio_ctx, f"more than n_audio_ctx, {self.n_audio_ctx}"),
+        ):
+            if not is_right:
+                return name, expected
+        return None

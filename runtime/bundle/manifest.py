@@ -23,8 +23,8 @@ from specedge.errors import BundleError, SpecedgeError, UsageError
 from ..options import HEAD_GRAPHS
 from ..text.special import SpecialTokens, TokenLayout
 from ..text.speech_tokens import SpeechTokens
-from .dims import ChunkDims, SpeechDims
 from .dims import Dims as Dims
+from .dims import SpeechDims
 from .typed_json import MAX_TEXT, REMEDY, check_keys, check_values, members, parse_object, read_object, refusal, shown
 
 MAX_NAME = 240
@@ -239,8 +239,6 @@ class Manifest:
         names = [field.name for field in fields(cls)]
         check_keys(value, dict.fromkeys(("format", "version", *names, "mel", *({CHECKSUM} & value.keys()))), where)
         kind: type[Dims] = SpeechDims if value["kind"] == SPEECH else Dims
-        if kind is SpeechDims and isinstance(value["dims"], dict) and "n_chunk_frames" in value["dims"]:
-            kind = ChunkDims
         graphs = members(value["graphs"], where, "graphs")
         known = [*(SPEECH_GRAPHS if value["kind"] == SPEECH else GRAPH_NAMES), *(graphs.keys() & set(OPTIONAL_GRAPHS))]
         check_keys(graphs, dict.fromkeys(known), where, "graphs")
@@ -379,12 +377,10 @@ def check_fit(draft: Manifest, target: Manifest, option: str = "draft_model") ->
 
 def _hear_alike(draft: Manifest, target: Manifest) -> bool:
     """Whether two speech LLMs are asked with the same ids, and make as many rows of any audio."""
-    if not isinstance(draft.dims, SpeechDims) or not isinstance(target.dims, SpeechDims):
-        return False
     n_frames = (1, draft.n_frames // 3, draft.n_frames)
-    sizes = [[dims.n_mels, dims.n_stacked, *map(dims.positions, n_frames)] for dims in (draft.dims, target.dims)]
+    sizes = [[dims.n_mels, dims.n_frames, *map(dims.positions, n_frames)] for dims in (draft.dims, target.dims)]
     is_asked_alike = isinstance(draft.tokens, SpeechTokens) and draft.tokens.is_asked_like(target.tokens)
-    return is_asked_alike and draft.n_frames == target.n_frames and sizes[0] == sizes[1]
+    return is_asked_alike and sizes[0] == sizes[1]
 
 
 def check_share(share: float, draft: Manifest, target: Manifest, option: str = "draft_model") -> None:

@@ -52,9 +52,8 @@ def _speech_facts(dims: Dims) -> dict[str, str]:
 
     if not isinstance(dims, SpeechDims):
         return {}
-    positions = f"{dims.n_stacked} position{'s' * (dims.n_stacked > 1)}"
     return {
-        "audio": f"{dims.n_audio_rows} rows of the decoder a window, {positions} of the encoder each",
+        "audio": f"{dims.n_audio_ctx} rows of the decoder a window, in stretches of {dims.n_window_frames} frames",
         "cache": f"{dims.n_kv_head} heads of keys and values, {dims.head_dim} wide",
     }
 

@@ -23,7 +23,7 @@ _Told = Mapping[str, Sequence[int]]
 def say_language(engine: Engine, features: Features, tokens: SpeechTokens, context: Sequence[int]) -> dict[str, float]:
     """The probability of each language code, likeliest first, `UNKNOWN_LANGUAGE` among them; they add up to 1.
 
-    context: ids of the prompt's context. For a model that says the language (`SpeechTokens.unknown`).
+    context: ids of the prompt's context.
     """
     question = tokens.question(features.n_audio, context)
     told = {**tokens.languages, UNKNOWN_LANGUAGE: tokens.unknown}

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bundle.bundle import Bundle
-from ..bundle.dims import ChunkDims, SpeechDims
+from ..bundle.dims import SpeechDims
 from ..bundle.manifest import PROJECTOR_GRAPH, SPEECH, SPEECH_GRAPHS
 from .engine import Engine, State, encoder_output
 from .kv_cache import Features, WantedRows
@@ -44,19 +44,11 @@ class SpeechEngine(Engine):
     # What the encoder made of each stretch of the last window, by its first frame and the bits of its log-mel.
     _stretches: Mapping[tuple[int, bytes], NDArray[np.float32]] = {}
 
-    def encode_all(self, mels: Sequence[NDArray[np.float32]], *, ends_in_silence: bool = False) -> list[Features]:
-        """As `Engine.encode_all`; a window is filled with silence to a whole number of rows."""
-        n = self.dims.frames_per_row
-        padded = [np.pad(mel, ((0, 0), (0, -mel.shape[1] % n))) for mel in mels]
-        return super().encode_all(padded, ends_in_silence=ends_in_silence)
-
     def _encode_pass(self, windows: NDArray[np.float32]) -> list[Features]:
         return [replace(features, n_frames=windows.shape[2]) for features in super()._encode_pass(windows)]
 
     def _encoded(self, windows: NDArray[np.float32]) -> NDArray[np.float32]:
         dims = self.dims
-        if not isinstance(dims, ChunkDims):
-            return super()._encoded(windows)
         # Stretches that do not see each other have passes of their own: less memory, and bits that audio behind them
         # does not change.
         found: dict[tuple[int, bytes], NDArray[np.float32]] = {}
@@ -73,7 +65,7 @@ class SpeechEngine(Engine):
     def _features(self, hidden: NDArray[np.float32], bias: NDArray[np.float32] | None = None) -> list[Features]:
         session, dims = self._session(PROJECTOR_GRAPH), self.dims
         n_windows, n_ctx, _ = hidden.shape
-        audio = np.empty((n_windows, n_ctx // dims.n_stacked, dims.n_text_state), np.float32)
+        audio = np.empty((n_windows, n_ctx, dims.n_text_state), np.float32)
         session.run_once({"features": hidden}, {"audio": audio})
         return [Features(hidden=hidden[i], cross={"audio": audio[i : i + 1]}) for i in range(n_windows)]
 

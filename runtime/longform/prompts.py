@@ -113,8 +113,8 @@ def _say_cut(name: str, limit: int) -> None:
 class SpeechPrompts:
     """The prompts of a speech LLM's windows: the model's own words, the audio, the language, and a prefix.
 
-    Initial prompt and hotwords stand in every window's context, where the model has one; nothing of the text so far is
-    in a prompt. Raises UsageError for text that this model has no place for, or not enough.
+    Initial prompt and hotwords stand in every window's context; nothing of the text so far is in a prompt. Raises
+    UsageError for a text that is longer than the context may be.
     """
 
     def __init__(
@@ -129,10 +129,7 @@ class SpeechPrompts:
         self._special, self._limit = special, n_text_ctx // 2 - 1
         self.context: tuple[int, ...] = ()
         for name in ("initial_prompt", "hotwords"):
-            text = getattr(options, name)
-            if text and special.context_at is None:
-                raise UsageError(f"{name}: this speech LLM has no place for text before the audio; leave it out")
-            self.context += _context_ids(text, tokenizer, is_first=not self.context)
+            self.context += _context_ids(getattr(options, name), tokenizer, is_first=not self.context)
         if len(self.context) > n_context:
             raise UsageError(
                 f"initial_prompt and hotwords: {len(self.context)} tokens, and this model has room for {n_context}; "

@@ -36,7 +36,6 @@ from specedge.errors import Interrupted
 from ..audio.audio import AudioStream
 from ..audio.mel import MelStream, WindowMel
 from ..bundle.bundle import Bundle
-from ..bundle.dims import SpeechDims
 from ..bundle.manifest import SPEECH, require_align
 from ..decoding.accept import rule_named
 from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decoding, detect_language
@@ -340,7 +339,7 @@ class Transcription(Iterator[Segment]):
         self._last_speech_s, self._span_start, self._ids = 0.0, self._spans[0][0], itertools.count()
         self._given_until_s = 0.0  # where the last segment ended
         self.language = language_given(self._special, options)
-        self._detects = self._special.is_multilingual and self._special.says_language
+        self._detects = self._special.is_multilingual
         is_cheap = not isinstance(self._special, SpeechTokens)  # which would be asked in words
         self._notices_change = is_cheap and self._detects and not (self.language or options.multilingual or once)
         self.language_probabilities: dict[str, float] = {}
@@ -748,9 +747,9 @@ def _known(language: str) -> str | None:
 def _prompts(options: TranscribeOptions, bundle: Bundle) -> Prompts | SpeechPrompts:
     special, dims = bundle.manifest.tokens, bundle.manifest.dims
     n_text_ctx = dims.n_text_ctx
-    if isinstance(special, SpeechTokens) and isinstance(dims, SpeechDims):
+    if isinstance(special, SpeechTokens):
         # Half of the room beside the audio, less the model's own words, is the text's.
         n_words = len(special.prompt(0, next(iter(special.languages), None)))
-        n_context = (n_text_ctx - dims.n_audio_rows) // 2 - n_words
+        n_context = (n_text_ctx - dims.n_audio_ctx) // 2 - n_words
         return SpeechPrompts(options, bundle.tokenizer, special, n_text_ctx=n_text_ctx, n_context=n_context)
     return Prompts(options, bundle.tokenizer, bundle.manifest.whisper_tokens, n_text_ctx=n_text_ctx)

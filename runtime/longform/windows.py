@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 
 from ..audio.vad import noise_floor, speech_probability
-from ..bundle.dims import FRAMES_PER_POSITION, GROUP_POSITIONS, ChunkDims
-from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ, Manifest
+from ..bundle.dims import FRAMES_PER_POSITION, GROUP_POSITIONS
+from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ, SPEECH, Manifest
 from ..text.special import TokenLayout
 from .segments import Word
 
@@ -244,7 +244,7 @@ class AudioContext:
     get their windows cut, to no fewer positions than they were trained with (`Manifest.least_positions`); for others
     silence stands in for the rest (`Engine.knows_silence`), up to two thirds of a window: above, little is saved, and
     predicted times may fall on whole seconds. Where it cannot, windows are whole. lengths: the only ones in frames
-    that the encoder takes, rising, where it does not take all. A speech LLM whose encoder works on chunks hears all
+    that the encoder takes, rising, where it does not take all. A speech LLM hears all
     there is and nothing else. Raises UsageError for it where another length is asked for.
 
     knows_silence: whether silence stands in for the rest; n_again: windows whose text failed its tests, so that they
@@ -260,7 +260,7 @@ class AudioContext:
         knows_silence: bool = False,
     ) -> None:
         self._lengths = lengths
-        self._hears_all = isinstance(manifest.dims, ChunkDims)
+        self._hears_all = manifest.kind == SPEECH
         if self._hears_all and asked not in (None, "auto"):
             raise UsageError(f"audio_context {asked!r}: this speech LLM hears all of the audio; leave it out")
         self._cuts = manifest.short_windows

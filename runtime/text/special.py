@@ -111,11 +111,6 @@ class TokenLayout(ABC):
         return self.timestamp_begin <= id_ < self.timestamp_end
 
     @property
-    def says_language(self) -> bool:
-        """Whether the model can be asked for the language, with its probability."""
-        return True
-
-    @property
     @abstractmethod
     def silence_id(self) -> int | None:
         """The id whose probability says that nobody speaks; None where there is none."""

@@ -1,13 +1,12 @@
 """The prompts of a speech LLM, as ids: what stands before and behind the audio, its languages, and the ends of a text.
 
-    before, audio, behind, [language], begin, text, end
+    before, audio, behind, language, text, end
 
-Where a model takes a context, names and terms that may be said, its ids stand within `before`. Some models say the
-language before a text; then `unknown` is what they say where they hear none, and `runtime/decoding/languages.py` asks.
+The ids of a context, names and terms that may be said, stand within `before`. The model says the language before a
+text, or `unknown` where it hears none; `runtime/decoding/languages.py` asks for it.
 
 The rows of a window's audio have ids of their own in a prompt: row i is `n_vocab + i`, which is no token. So a prompt
-says by itself which row is which, however it is cut into passes. Text tokens have the ids below `eot`; where a
-checkpoint has its control tokens in front of them, its export puts these behind (`export/speech_layouts.py`).
+says by itself which row is which, however it is cut into passes. Text tokens have the ids below `eot`.
 """
 
 from __future__ import annotations
@@ -23,27 +22,25 @@ from specedge.errors import ModelError, UsageError
 from .special import TokenLayout
 
 _MOST_IDS = 64  # of a part of a prompt
-_IDS = ("other_ends", "before", "behind", "begin")
+_IDS = ("other_ends", "before", "behind", "unknown")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechTokens(TokenLayout):
     """See the module. Raises ModelError for ids that cannot be.
 
-    languages: for each code the ids that tell the model the language; without one it finds the language itself.
-    context_at: how many ids of `before` stand before a context, None where there is no place for one. unknown: ids
-    that stand for no language where a model says the language, () where it does not.
+    languages: for each code the ids that tell the model the language; unknown: those that stand for none. context_at:
+    how many ids of `before` stand before a context.
     """
 
     n_vocab: int
     eot: int
     before: tuple[int, ...]
     behind: tuple[int, ...]
-    begin: tuple[int, ...] = ()
-    other_ends: tuple[int, ...] = ()
-    languages: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
-    context_at: int | None = None
-    unknown: tuple[int, ...] = ()
+    other_ends: tuple[int, ...]
+    languages: Mapping[str, tuple[int, ...]] = field(hash=False)
+    context_at: int
+    unknown: tuple[int, ...]
     n_timestamps: int = field(default=0, init=False)
     timestamp_begin: int = field(default=0, init=False)
     time_precision_s: float = field(default=0.02, init=False)
@@ -51,7 +48,7 @@ class SpeechTokens(TokenLayout):
     def __post_init__(self) -> None:
         object.__setattr__(self, "languages", MappingProxyType(dict(self.languages)))
         object.__setattr__(self, "timestamp_begin", self.n_vocab)
-        parts = {name: getattr(self, name) for name in (*_IDS, "unknown")}
+        parts = {name: getattr(self, name) for name in _IDS}
         parts |= {"eot": (self.eot,), **{f"language {code!r}": ids for code, ids in self.languages.items()}}
         for name, ids in parts.items():
             if len(ids) > _MOST_IDS or not all(type(id_) is int and 0 <= id_ < self.n_vocab for id_ in ids):
@@ -61,16 +58,11 @@ class SpeechTokens(TokenLayout):
                 )
         if any(id_ < self.eot for id_ in self.other_ends):
             raise ModelError(f"special tokens: an end of texts lies below eot ({self.eot}), where text tokens are")
-        language_ids = sorted([*self.languages.values(), self.unknown]) if self.unknown else []
+        language_ids = sorted([*self.languages.values(), self.unknown])
         if any(longer[: len(shorter)] == shorter for shorter, longer in itertools.pairwise(language_ids)):
             raise ModelError("special tokens: the ids of a language begin those of another one")
-        places = range(len(self.before) + 1)
-        if self.context_at is not None and (type(self.context_at) is not int or self.context_at not in places):
+        if type(self.context_at) is not int or self.context_at not in range(len(self.before) + 1):
             raise ModelError(f"special tokens: context_at is {self.context_at}, expected 0 to {len(self.before)}")
-
-    @property
-    def says_language(self) -> bool:
-        return bool(self.unknown)
 
     @property
     def begins_with_space(self) -> bool:
@@ -103,22 +95,21 @@ class SpeechTokens(TokenLayout):
         return isinstance(other, SpeechTokens) and replace(self, languages={}) == replace(other, languages={})
 
     def question(self, n_audio: int, context: Sequence[int] = ()) -> list[int]:
-        """The ids before the language, with `n_audio` rows of audio. context: for a model that has a place for it."""
-        audio = range(self.n_vocab, self.n_vocab + n_audio)
-        at = self.context_at or 0
+        """The ids before the language, with `n_audio` rows of audio."""
+        audio, at = range(self.n_vocab, self.n_vocab + n_audio), self.context_at
         return [*self.before[:at], *context, *self.before[at:], *audio, *self.behind]
 
     def prompt(self, n_audio: int, language: str | None = None, context: Sequence[int] = ()) -> list[int]:
         """The ids before a window's text. Raises UsageError for an unknown language."""
         language_ids = self.unknown if language is None else self.languages[self.find_code(language)]
-        return [*self.question(n_audio, context), *language_ids, *self.begin]
+        return [*self.question(n_audio, context), *language_ids]
 
     def language_in(self, prompt: Sequence[int]) -> str | None:
         """The code of the language that a prompt tells, None where it tells none."""
         ids = tuple(prompt)
         for code, language_ids in self.languages.items():
-            end = (*self.behind, *language_ids, *self.begin)
-            if language_ids and ids[len(ids) - len(end) :] == end:
+            end = (*self.behind, *language_ids)
+            if ids[len(ids) - len(end) :] == end:
                 return code
         return None
 
@@ -128,13 +119,12 @@ class SpeechTokens(TokenLayout):
             "eot": self.eot,
             **{name: list(getattr(self, name)) for name in _IDS},
             "languages": languages,
-            **({} if self.context_at is None else {"context_at": self.context_at}),
-            **({"unknown": list(self.unknown)} if self.unknown else {}),
+            "context_at": self.context_at,
         }
 
     @classmethod
     def from_json(cls, data: Any, n_vocab: int) -> SpeechTokens:
         """The inverse of `to_json`. Raises as that of `SpecialTokens`, and LookupError and AttributeError."""
-        lists = {name: tuple(data[name]) for name in (*_IDS, *({"unknown"} & data.keys()))}
+        lists = {name: tuple(data[name]) for name in _IDS}
         languages = {code: tuple(ids) for code, ids in data["languages"].items()}
         return cls(n_vocab=n_vocab, **{**data, **lists, "languages": languages})

@@ -1,6 +1,6 @@
-"""The pieces of text that byte-pair encoding works on: the patterns of GPT-2, Qwen and Tekken.
+"""The pieces of text that byte-pair encoding works on: the patterns of GPT-2 and Qwen.
 
-Qwen's tokenizer composes text first (NFC), as its publishers do; the other two take it as it is.
+Qwen's tokenizer composes text first (NFC), as its publishers do; GPT-2's takes it as it is.
 """
 
 from __future__ import annotations
@@ -10,17 +10,12 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-GPT2, QWEN, TEKKEN = "gpt2", "qwen", "tekken"
+GPT2, QWEN = "gpt2", "qwen"
 PATTERNS = {
     GPT2: r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     QWEN: (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
         r"\s+(?!\S)|\s+"
-    ),
-    TEKKEN: (
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
-        r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ),
 }
 """As their publishers write them, by the names that tokenizer files have for them."""

@@ -9,7 +9,7 @@ tokenizer.bin, versions 1 and 2 (all integers little-endian, no padding):
     offset  size  what
     0       8     magic, the bytes 89 53 45 54 4F 4B 0D 0A ("\\x89SETOK\\r\\n": a text-mode copy breaks it)
     8       2     u16 version: 1 for the pattern of GPT-2, which Whisper has, 2 for others
-    10      2     u16 pattern that text is split by: 0 GPT-2 (version 1), 1 Qwen, 2 Tekken (version 2)
+    10      2     u16 pattern that text is split by: 0 GPT-2 (version 1), 1 Qwen (version 2)
     12      4     u32 count, number of tokens: 1 to 1,048,576
     16      4     u32 n_bytes, size of the table: the file is 24 + n_bytes long, n_bytes at most 67,108,864
     20      4     u32 CRC-32 (zlib) of the bytes 0 to 19 and the table
@@ -34,7 +34,7 @@ from specedge.errors import BundleError, ModelError, UsageError
 from specedge.files import write_atomic
 
 from .special import SpecialTokens, TokenLayout
-from .splitting import GPT2, QWEN, TEKKEN, composed, split
+from .splitting import GPT2, QWEN, composed, split
 
 _MAX_CACHED_CHARS = 64  # longer pieces are merged afresh each time, so the cache is bounded in bytes too
 _MAX_CACHED_PIECES = 1 << 14
@@ -107,7 +107,7 @@ class Encoder:
 
 MAGIC = b"\x89SETOK\r\n"
 VERSION, PATTERN_VERSION = 1, 2
-_PATTERN_NAMES = (GPT2, QWEN, TEKKEN)  # by their numbers
+_PATTERN_NAMES = (GPT2, QWEN)  # by their numbers
 MAX_TOKENS = 1 << 20
 MAX_TABLE_BYTES = 64 << 20
 MAX_TOKEN_BYTES = 0xFFFF
@@ -137,10 +137,10 @@ def unpack_table(data: bytes, where: str) -> list[bytes]:
     if len(data) < _HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise BundleError(f"{where} is no specedge byte table: it does not begin with the magic bytes; export it again")
     _, version, number, count, n_bytes, crc = _HEADER.unpack_from(data)
-    if number not in {VERSION: (0,), PATTERN_VERSION: range(1, len(_PATTERN_NAMES))}.get(version, ()):
+    if (version, number) not in ((VERSION, 0), (PATTERN_VERSION, 1)):
         raise BundleError(
             f"{where} has byte table version {version} and pattern {number}, expected version {VERSION} with pattern "
-            f"0, or {PATTERN_VERSION} with another; export it again"
+            f"0, or {PATTERN_VERSION} with 1; export it again"
         )
     is_sized = n_bytes == len(data) - _HEADER.size and n_bytes <= MAX_TABLE_BYTES
     if not is_sized or not 1 <= count <= min(MAX_TOKENS, n_bytes // 2):

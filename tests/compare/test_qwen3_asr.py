@@ -14,8 +14,7 @@ from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.engine.speech import SpeechEngine
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.speech_tokens import SpeechTokens
-from support.qwen_checkpoints import ENDS, IDS, N_TEXT, N_VOCAB, make_qwen, qwen_checkpoint, qwen_engine
-from support.speech_checkpoints import export_speech
+from support.qwen_checkpoints import ENDS, IDS, N_TEXT, N_VOCAB, export_speech, make_qwen, qwen_checkpoint, qwen_engine
 
 pytestmark = pytest.mark.slow
 N_TOKENS = 30

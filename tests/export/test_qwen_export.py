@@ -11,15 +11,30 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specedge import WhisperModel
 from specedge.errors import CheckpointError, ModelError, UsageError
+from specedge.export import layers, spec
 from specedge.export.checkpoint import open_checkpoint
+from specedge.export.decoder_graph import VOCABULARY
 from specedge.export.export import export_to
-from specedge.runtime.bundle.dims import ChunkDims
-from specedge.runtime.bundle.manifest import Manifest
+from specedge.export.spec import Stored
+from specedge.runtime.bundle.dims import SpeechDims
+from specedge.runtime.bundle.manifest import Manifest, check_fit
 from specedge.runtime.engine.speech import SpeechEngine
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from support.edits import read_tensors, write_tensors
-from support.qwen_checkpoints import ENDS, IDS, N_VOCAB, make_qwen, qwen_bundle, qwen_checkpoint, qwen_engine
+from support.exported import bundle
+from support.qwen_checkpoints import (
+    ENDS,
+    IDS,
+    N_VOCAB,
+    export_speech,
+    make_qwen,
+    noise,
+    qwen_bundle,
+    qwen_checkpoint,
+    qwen_engine,
+)
 
 
 def special() -> SpeechTokens:
@@ -36,9 +51,9 @@ def mel_of(n_frames: int) -> np.ndarray:
 def test_the_manifest_says_what_the_model_is() -> None:
     manifest = qwen_bundle().manifest
     dims = manifest.dims
-    assert isinstance(dims, ChunkDims) and manifest.window_s == 30
+    assert isinstance(dims, SpeechDims) and manifest.window_s == 30
     assert set(manifest.graphs) == {"encoder", "projector", "decoder", "mtp-latent"}
-    assert (dims.n_audio_rows, dims.n_stacked, dims.n_frames, dims.n_text_ctx) == (390, 1, 3000, 902)
+    assert (dims.n_audio_ctx, dims.n_kv_head, dims.head_dim, dims.n_frames, dims.n_text_ctx) == (390, 2, 32, 3000, 902)
     assert [dims.positions(n) for n in (1, 8, 9, 100, 101, 807, 3000)] == [1, 1, 2, 13, 14, 105, 390]
     assert Manifest.from_bytes(manifest.to_bytes(), "again") == manifest
     assert manifest.selfcheck["row_invariance"]["exact"]
@@ -161,6 +176,13 @@ BAD: dict[str, Callable[[Path], None]] = {
     "this is Qwen's aligner": config("thinker", classify_num=5000),
     "the weights are quantised (gptq)": config("thinker", quantization_config={"quant_method": "gptq"}),
     "projector.linear_2.weight has shape [48, 32]; the config asks for [48, 64]": weights(**PROJECTOR),
+    "num_key_value_heads is missing": config("text_config", num_key_value_heads=None),
+    "num_key_value_heads 3 does not divide": config("text_config", num_key_value_heads=3),
+    "head_dim is 20": config("text_config", head_dim=20),
+    "rope scaling 'yarn'": config("text_config", rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+    "max_position_embeddings is 100": config("text_config", max_position_embeddings=100),
+    "hidden_act 'gelu' is not supported": config("text_config", hidden_act="gelu"),
+    "sliding_window is not supported": config("text_config", sliding_window=512),
     "embed_tokens.weight has shape [420, 48]; the config asks for [400, 48]": config("text_config", vocab_size=400),
     "there is no such file; the checkpoint is incomplete": without("model-00002-of-00002.safetensors"),
     "there is no vocabulary": without("vocab.json"),
@@ -191,3 +213,59 @@ def test_the_encoder_has_no_plain_twin(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has Qwen's encoder, which is not written in plain operators"):
         export_to(str(qwen_checkpoint()), tmp_path / "b", encoder_plain=True)
     assert not (tmp_path / "b").exists()
+
+
+@pytest.fixture(scope="module")
+def model() -> WhisperModel:
+    return WhisperModel(qwen_bundle().path, cpu_threads=1)
+
+
+CANNOT: dict[str, dict[str, Any]] = {
+    "no cross-attention to read word times from": {"word_timestamps": True},
+    "give a Whisper model to translate": {"task": "translate"},
+    "does not know 'fr'": {"language": "fr"},
+}
+
+
+@pytest.mark.parametrize("line", CANNOT)
+def test_what_a_speech_llm_cannot_do_is_one_line(line: str, model: WhisperModel) -> None:
+    with pytest.raises(UsageError) as caught:
+        list(model.transcribe(noise(1), drafter="none", **CANNOT[line])[0])
+    assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_segments_are_windows_and_no_audio_has_none(model: WhisperModel) -> None:
+    told: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 6, "drafter": "none", "window_end": "full"}
+    found = list(model.transcribe(noise(2, 61.0), "en", **told)[0])
+    assert [segment.seek for segment in found] == [0, 3000, 6000] and found[0].no_speech_prob == 0.0
+    assert (found[1].start, found[1].end) == (30.0, 60.0)
+    segments, info = model.transcribe(noise(2, 0.02), "en", **told)
+    assert len(list(segments)) <= 1 and info.language == "en"
+    assert list(model.transcribe(noise(2, 0.0), "en", **told)[0]) == []
+
+
+def test_a_speech_llm_drafts_for_its_own_layout_alone() -> None:
+    with pytest.raises(
+        UsageError, match="speech is a speech LLM, which drafts only for a larger one of its own layout"
+    ):
+        check_fit(qwen_bundle().manifest, bundle().manifest)
+    check_fit(qwen_bundle().manifest, qwen_bundle().manifest)
+
+
+def test_the_export_and_its_check_read_a_vocabulary_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In float32 that of a 1.7B is 1.2 GB: more than all else that an export holds."""
+    sizes: list[int] = []
+    whole = Stored.tensor
+
+    def read(stored: Stored) -> Any:
+        sizes.append(stored.shape[0])
+        return whole(stored)
+
+    monkeypatch.setattr(Stored, "tensor", read)
+    for module in (layers, spec):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 64)
+    export_speech(make_qwen(tmp_path / "checkpoint"), tmp_path / "bundle")
+    assert N_VOCAB not in sizes and len(sizes) > 20
+    rows = [N_VOCAB - 1, 0, 63, 64, 7]
+    with open_checkpoint(tmp_path / "checkpoint") as weights:
+        assert (layers.rows_of(weights, VOCABULARY, rows) == weights.tensor(VOCABULARY)[rows]).all()

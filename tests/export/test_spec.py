@@ -16,7 +16,7 @@ from support.edits import edit_config
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "wav2vec2"}, "model_type 'wav2vec2' is no architecture specedge knows"),
+        ({"model_type": "wav2vec2"}, "model_type 'wav2vec2' cannot be exported; expected"),
         ({"model_type": ...}, "model_type None"),
         ({"scale_embedding": True}, "scale_embedding true is not supported"),
         ({"activation_function": "relu"}, "activation_function 'relu'"),

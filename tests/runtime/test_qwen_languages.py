@@ -11,8 +11,7 @@ from specedge.errors import UsageError
 from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, say_language
 from specedge.runtime.engine.made_up import probe_mel
 from specedge.runtime.text.speech_tokens import SpeechTokens
-from support.qwen_checkpoints import qwen_bundle, qwen_engine
-from support.speech_checkpoints import noise
+from support.qwen_checkpoints import noise, qwen_bundle, qwen_engine
 
 TOLD: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 6, "drafter": "none"}
 

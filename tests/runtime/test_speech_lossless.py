@@ -25,15 +25,13 @@ from support.ctc_heads import bundle_with_head, random_head
 from support.drafting import Scripted, plain_fields, tree
 from support.exported import bundle
 from support.qwen_checkpoints import qwen_bundle, qwen_engine
-from support.speech_checkpoints import speech_bundle, speech_engine
 
 N_TOKENS = 24
-LLMS = {"projector": (speech_bundle, speech_engine), "normed heads": (qwen_bundle, qwen_engine)}
 WAYS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"temperature": 0.7, "best_of": 3}, {"beam_size": 3})
 
 
-def special(llm: str) -> SpeechTokens:
-    tokens = LLMS[llm][0]().manifest.tokens
+def special() -> SpeechTokens:
+    tokens = qwen_bundle().manifest.tokens
     assert isinstance(tokens, SpeechTokens)
     return tokens
 
@@ -59,9 +57,9 @@ def rows_in_passes(engine: Any, sizes: Sequence[int], ids: Sequence[int], before
     return np.concatenate(found).tobytes()
 
 
-@pytest.mark.parametrize(("llm", "n_before"), [*((llm, n) for llm in LLMS for n in (0, 3, 200)), ("normed heads", 700)])
-def test_a_row_has_the_same_bits_in_any_pass(llm: str, n_before: int) -> None:
-    engine = LLMS[llm][1]()
+@pytest.mark.parametrize("n_before", [0, 3, 200, 700])
+def test_a_row_has_the_same_bits_in_any_pass(n_before: int) -> None:
+    engine = qwen_engine()
     before, ids = probe_ids(engine.dims, n_before), probe_ids(engine.dims, 48)
     alone = rows_in_passes(engine, [1], ids, before)
     for sizes in (*([size] for size in range(2, 17)), [5, 1], [7, 9], [7, 1, 10, 3], list(range(1, 10))):
@@ -69,8 +67,8 @@ def test_a_row_has_the_same_bits_in_any_pass(llm: str, n_before: int) -> None:
 
 
 def test_a_prompt_may_be_cut_anywhere() -> None:
-    engine = speech_engine()
-    prompt = special("projector").prompt(engine.encode(probe_mel(engine.dims)).n_audio, "en")
+    engine = qwen_engine()
+    prompt = special().prompt(engine.encode(probe_mel(engine.dims)).n_audio, "en")
     ids = [*prompt, *probe_ids(engine.dims, 6)]
     whole = rows_in_passes(engine, [len(ids)], ids)
     for sizes in ([4], [2, 6], [1, 3, 5], [len(prompt) - 2, 2]):
@@ -78,12 +76,12 @@ def test_a_prompt_may_be_cut_anywhere() -> None:
 
 
 def test_the_probe_of_a_machine_finds_rows_exact() -> None:
-    assert probe_shortly(speech_engine()).exact
+    assert probe_shortly(qwen_engine()).exact
 
 
-def decoded(llm: str, drafter: Drafter | None = None, **more: Any) -> WindowResult:
-    found, engine = (make() for make in LLMS[llm])
-    mel = probe_mel(engine.dims, engine.dims.n_frames if llm == "projector" else 900)
+def decoded(drafter: Drafter | None = None, **more: Any) -> WindowResult:
+    found, engine = qwen_bundle(), qwen_engine()
+    mel = probe_mel(engine.dims, 900)
     engine.forget()
     features = engine.encode(mel)
     options = DecodeOptions(
@@ -94,31 +92,30 @@ def decoded(llm: str, drafter: Drafter | None = None, **more: Any) -> WindowResu
         mel=lambda n_mels: np.pad(mel[:n_mels], ((0, 0), (0, engine.dims.n_frames - mel.shape[1]))),
         **more,
     )
-    return decode_window(engine, features, special(llm).prompt(features.n_audio, "en"), options, drafter)
+    return decode_window(engine, features, special().prompt(features.n_audio, "en"), options, drafter)
 
 
-def named(llm: str, name: str, folder: Path) -> Drafter:
+def named(name: str, folder: Path) -> Drafter:
     more: dict[str, Any] = {}
     if name == "draft":
-        more["draft_model"] = bundle("int8", "draft en" if llm == "projector" else "draft long").path
+        more["draft_model"] = bundle("int8", "draft long").path
     if name == "tokenmap":
-        path, eot, said = folder / "own.tmap", special(llm).eot, list(decoded(llm).tokens)
-        fingerprint = text_fingerprint(LLMS[llm][0]().tokenizer.ranks, eot)
+        path, eot, said = folder / "own.tmap", special().eot, list(decoded().tokens)
+        fingerprint = text_fingerprint(qwen_bundle().tokenizer.ranks, eot)
         build([said[:9], said], path, n_text=eot, fingerprint=fingerprint, options=BuildOptions(min_count=1))
         more["token_maps"] = (path,)
-    target = TargetModel(LLMS[llm][0](), threads=1, engine=LLMS[llm][1](), weighs=False)
+    target = TargetModel(qwen_bundle(), threads=1, engine=qwen_engine(), weighs=False)
     return make_drafter(DrafterOptions(name, **more), target)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("name", ["ngram", "tokenmap", "mtp-latent", "draft", "auto"])
-@pytest.mark.parametrize("llm", LLMS)
-def test_drafters_change_nothing(llm: str, name: str, way: dict[str, Any], tmp_path: Path) -> None:
-    drafter = named(llm, name, tmp_path)
+def test_drafters_change_nothing(name: str, way: dict[str, Any], tmp_path: Path) -> None:
+    drafter = named(name, tmp_path)
     try:
-        drafted = decoded(llm, drafter, **way)
-        assert plain_fields(drafted) == plain_fields(decoded(llm, **way))
-        assert drafted.speculation.evaluated or name in ("ngram", "auto") or (llm, name) == ("normed heads", "draft")
+        drafted = decoded(drafter, **way)
+        assert plain_fields(drafted) == plain_fields(decoded(**way))
+        assert drafted.speculation.evaluated or name in ("ngram", "auto", "draft")
     finally:
         drafter.close()
 
@@ -131,8 +128,8 @@ def test_a_speech_llm_drafts_for_another_one(precision: str, way: dict[str, Any]
     target = TargetModel(qwen_bundle(), threads=1, engine=qwen_engine(), weighs=False)
     drafter = make_drafter(options, target)
     try:
-        drafted = decoded("normed heads", drafter, **way)
-        assert plain_fields(drafted) == plain_fields(decoded("normed heads", **way))
+        drafted = decoded(drafter, **way)
+        assert plain_fields(drafted) == plain_fields(decoded(**way))
         if not way:
             assert drafted.speculation.accepted >= N_TOKENS // 3
     finally:
@@ -156,7 +153,7 @@ def test_a_head_that_hears_several_letters_in_a_row_changes_nothing(tmp_path: Pa
 
 
 def test_right_and_wrong_drafts_are_verified() -> None:
-    plain = decoded("projector")
+    plain = decoded()
     said = list(plain.tokens)
 
     def propose(context: Any, budget: int) -> Any:
@@ -164,7 +161,7 @@ def test_right_and_wrong_drafts_are_verified() -> None:
         right = said[n : n + 5]
         return tree(right[:budget] if n % 3 else [*right[:2], 9, 9][:budget])
 
-    drafted = decoded("projector", Scripted(propose))
+    drafted = decoded(Scripted(propose))
     assert plain_fields(drafted) == plain_fields(plain)
     assert drafted.speculation.accepted > N_TOKENS // 3
     assert drafted.speculation.passes < len(plain.token_logprobs)

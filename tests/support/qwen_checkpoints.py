@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from specedge.export.qwen3_asr import QwenSpec
+from specedge.export.bundling import write_bundle
+from specedge.export.checkpoint import open_checkpoint, open_heads
+from specedge.export.qwen3_asr import MODULES, PUBLISHED, SpeechSpec
 from specedge.export.spec import Source
-from specedge.export.speech_layouts import NAMES
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.speech import SpeechEngine
 from specedge.runtime.text.splitting import PATTERNS, QWEN
 from support.exported import made_folder
-from support.speech_checkpoints import export_speech
 from support.vocab import merges_of, spell, toy_ranks
 
 N_TEXT = 400
@@ -78,8 +78,8 @@ def qwen_config(*, published: bool = True) -> dict[str, Any]:
 
 def qwen_weights(config: dict[str, Any], seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
     """Random float32 weights under the names of the config's spelling, the same for both, one after another."""
-    spec = QwenSpec.from_qwen(config, source=Source(kind="folder", id="made-up"), where="config.json")
-    names = NAMES["qwen3_asr"][0 if "thinker_config" in config else 1]
+    spec = SpeechSpec.from_qwen(config, source=Source(kind="folder", id="made-up"), where="config.json")
+    names = PUBLISHED if "thinker_config" in config else MODULES
     rng = np.random.default_rng(seed)
     for name, shape in spec.shapes():
         value = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) if len(shape) > 1 else 16)
@@ -148,6 +148,20 @@ def _bundle(precision: str) -> Bundle:
     return export_speech(qwen_checkpoint(), made_folder("qwen", f"bundle-{precision}") / "b", precision)
 
 
+def export_speech(folder: Path, out: Path, precision: str = "int8") -> Bundle:
+    """A bundle of a checkpoint, with two latent heads beside it."""
+    from safetensors.numpy import save_file
+
+    heads = folder / "heads.safetensors"
+    with open_checkpoint(folder) as opened:
+        d = opened.spec.dims.n_text_state
+        rng = np.random.default_rng(1)
+        maps = {f"latent_heads.{i}.weight": rng.standard_normal((d, d)).astype(np.float32) / 8 for i in range(2)}
+        save_file(maps, heads)
+        chosen = [open_heads(heads, opened.spec)]
+        return write_bundle(opened, out, precision=precision, name="speech", version="0", heads=chosen)
+
+
 def qwen_engine(precision: str = "int8") -> SpeechEngine:
     """The engine of `qwen_bundle`, which others use too."""
     return _engine(precision)
@@ -156,3 +170,10 @@ def qwen_engine(precision: str = "int8") -> SpeechEngine:
 @functools.cache
 def _engine(precision: str) -> SpeechEngine:
     return SpeechEngine(qwen_bundle(precision), threads=1)
+
+
+def noise(seed: int, seconds: float = 2.0) -> np.ndarray:
+    """Audio of noise that comes and goes, float32 [n_samples] at 16 kHz."""
+    n = round(seconds * 16_000)
+    swell = 0.5 + 0.5 * np.sin(np.arange(n) / (900 + 300 * seed))
+    return (0.1 * swell * np.random.default_rng(seed).standard_normal(n)).astype(np.float32)

@@ -7,7 +7,7 @@ from pathlib import Path
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.describe import describe
 from support.bundles import write_bundle
-from support.speech_checkpoints import speech_bundle
+from support.qwen_checkpoints import qwen_bundle
 
 
 def test_the_page_has_the_facts_people_ask_for(tmp_path: Path) -> None:
@@ -25,6 +25,6 @@ def test_the_page_has_the_facts_people_ask_for(tmp_path: Path) -> None:
 
 
 def test_a_speech_llm_has_no_facts_of_whisper() -> None:
-    page = describe(speech_bundle())
+    page = describe(qwen_bundle())
     assert "alignment " not in page and "suppressed" not in page
     assert "cross_kv" not in page and "int8_attention" not in page and "  projector  " in page

@@ -24,7 +24,7 @@ from specedge.runtime.engine.engine import Engine, Features, State
 from specedge.runtime.engine.exactness import one_row_logits, probe_rows
 from specedge.runtime.engine.speech import SpeechEngine
 from support.exported import PRECISIONS, bundle, engine, noise_mel
-from support.speech_checkpoints import speech_bundle
+from support.qwen_checkpoints import qwen_bundle
 
 SHAPES = [("fp32", "plain"), ("int8", "plain"), ("int4", "plain"), ("int8", "odd lengths"), ("int8", "one head of 64")]
 
@@ -354,6 +354,6 @@ def test_interrupted_passes_in_a_loop_never_corrupt_a_text() -> None:
 
 
 def test_an_engine_of_another_kind_of_model_is_refused() -> None:
-    for made, opened, kind in ((Engine, speech_bundle(), "speech"), (SpeechEngine, bundle("fp32"), "whisper")):
+    for made, opened, kind in ((Engine, qwen_bundle(), "speech"), (SpeechEngine, bundle("fp32"), "whisper")):
         with pytest.raises(UsageError, match=f"kind {kind}, .*WhisperModel"):
             made(opened)
