@@ -152,8 +152,6 @@ def write_bundle(
     layers: Checkpoint | None = None,
     heads: Sequence[Heads] = (),
     ctc: Path | None = None,
-    short_windows: bool = False,
-    least_positions: int = 0,
     learnable: bool = False,
     encoder_plain: bool = False,
 ) -> Bundle:
@@ -161,8 +159,7 @@ def write_bundle(
 
     maps, draft, heads, ctc: what it brings along for the drafters of these names, heads besides the checkpoint's, ctc
     the file of a trained head; layers: a draft over the same encoder (`draft_layers`), in the place of `draft`;
-    learnable: with graphs that a draft learns with; encoder_plain: with an encoder for execution providers; for the
-    windows see Manifest.
+    learnable: with graphs that a draft learns with; encoder_plain: with an encoder for execution providers.
 
     Raises BundleError and MapError when what it is to bring is none, or of another model, CheckpointError when weights
     or vocabulary cannot be used, Interrupted on Ctrl-C during the self-check, ExactnessError when the graphs do not
@@ -178,8 +175,7 @@ def write_bundle(
             n_weights += sum(math.prod(shape) for name, shape in shapes if name.startswith("model.encoder."))
         check_space("the bundle", int(n_weights * BYTES_PER_WEIGHT[precision]), out.parent, "give another -o")
         folder.chmod(0o755)
-        written = _write_files(checkpoint, folder, PRECISIONS[precision], name, version, maps, heads)
-        manifest = replace(written, short_windows=short_windows, least_positions=least_positions)
+        manifest = _write_files(checkpoint, folder, PRECISIONS[precision], name, version, maps, heads)
         before = _files(folder)
         graphs = _write_more(manifest, folder, folder, draft=draft, ctc=ctc, learnable=learnable)
         if encoder_plain:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from specedge.errors import ModelError, UsageError
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint, read_manifest
-from specedge.runtime.bundle.manifest import DRAFT_FOLDER, HOP_SAMPLES, SAMPLE_RATE_HZ
+from specedge.runtime.bundle.manifest import DRAFT_FOLDER
 from specedge.runtime.console import Progress, notify
 from specedge.version import __version__
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
-    from .spec import Spec
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
@@ -37,8 +36,6 @@ def export_to(
     heads: Sequence[Path] = (),
     ctc: Path | None = None,
     learnable: bool = False,
-    short_windows: bool = False,
-    shortest_window_s: float | None = None,
     encoder_plain: bool | None = None,
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
@@ -47,10 +44,8 @@ def export_to(
     files. adapter: a LoRA folder to merge. maps, draft, heads, ctc: what the bundle brings along, token maps, the
     folder of a smaller bundle that drafts for it or a file of draft layers, files of trained heads, one of each kind,
     and of a CTC head. A published model gets the layers that are shipped for it, unless it brings something else.
-    learnable: with the graphs that a draft learns with. short_windows, shortest_window_s: whether the model was trained
-    with short windows too, and the shortest of them; the catalogue knows both of its own checkpoints. encoder_plain:
-    with a second encoder in plain operators, for execution providers other than the CPU's; by default where OpenVINO is
-    installed, which runs it.
+    learnable: with the graphs that a draft learns with. encoder_plain: with a second encoder in plain operators, for
+    execution providers other than the CPU's; by default where OpenVINO is installed, which runs it.
 
     Raises SpecedgeError as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
@@ -66,7 +61,6 @@ def export_to(
     target = out if out is not None else store.folder() / name
     check_target(target, replace_existing=force)  # before a download of gigabytes
     checkpoint = _open(source, origin, revision, adapter)
-    least_positions = _least_positions(checkpoint.spec, shortest_window_s)
     is_llm = isinstance(checkpoint.spec, SpeechSpec)
     if encoder_plain is None:
         encoder_plain = has_openvino() and not is_llm
@@ -91,8 +85,6 @@ def export_to(
             heads=[open_heads(file, checkpoint.spec) for file in heads],
             ctc=ctc,
             learnable=learnable,
-            short_windows=short_windows or least_positions > 0,
-            least_positions=least_positions,
             encoder_plain=encoder_plain,
         )
     forget(checkpoint.spec.source, checkpoint.folder)
@@ -218,19 +210,6 @@ def _open(source: str, origin: str, revision: str | None, adapter: Path | None) 
             "none of its text, but that is not the text of the Whisper it was made from"
         )
     return checkpoint
-
-
-def _least_positions(spec: Spec, shortest_window_s: float | None) -> int:
-    """The encoder's positions of the shortest window of training: as told, else as the catalogue knows; 0: unknown."""
-    n_ctx = spec.dims.n_audio_ctx
-    if shortest_window_s is None:
-        known = catalogue.find(spec.source.id) if spec.source.kind == "hub" else None
-        return 0 if known is None else min(known.least_positions, n_ctx)
-    n_positions = shortest_window_s * SAMPLE_RATE_HZ / (2 * HOP_SAMPLES)
-    if not 1 <= n_positions <= n_ctx:  # NaN too
-        window_s = 2 * n_ctx * HOP_SAMPLES / SAMPLE_RATE_HZ
-        raise UsageError(f"--shortest-window {shortest_window_s:g}: expected seconds from 0.02 to {window_s:g}")
-    return round(n_positions)
 
 
 def _name_of(source: str, precision: str) -> str:

@@ -1,9 +1,9 @@
 """The checkpoints that people know by a short name, and where they are on the Hugging Face hub: `catalogue.json`.
 
-Names are openai-whisper's ("tiny.en", "turbo"), the hub's ("openai/whisper-tiny.en"), distil-whisper's, FUTO's without
-"whisper-" ("acft-tiny.en"), those of conversions for faster-whisper ("Systran/faster-whisper-tiny.en"), and short ones
-of our own for others ("kotoba-v2.0"). "large" is large-v3, as in openai-whisper and faster-whisper;
-`openai/whisper-large` is "large-v1". A model need not be in the list: it says only what no file of a checkpoint says.
+Names are openai-whisper's ("tiny.en", "turbo"), the hub's ("openai/whisper-tiny.en"), distil-whisper's, those of
+conversions for faster-whisper ("Systran/faster-whisper-tiny.en"), and short ones of our own for others ("kotoba-v2.0").
+"large" is large-v3, as in openai-whisper and faster-whisper; `openai/whisper-large` is "large-v1". A model need not be
+in the list: it says only what no file of a checkpoint says.
 
 checkpoints    one record each, with the fields of `Checkpoint`. Parameters and licences are those of the cards on the
                hub, parameters of a card that names none follow from the shape. Commits are those that several public
@@ -11,8 +11,7 @@ checkpoints    one record each, with the fields of `Checkpoint`. Parameters and 
                transformers/submit_jobs_longform.sh). Drafts: over the target's own encoder where one was trained so
                (two decoder layers, distil-small.en: four), else the least weights to read for a token. large-v3-turbo
                has none over its encoder: nobody says that it is large-v3's still, and two layers of its width are more
-               than half of its four. ACFT's checkpoints were trained with windows of any length; the shortest clips
-               took about 160 positions. lite-whisper's encoders save what their cards say, of large-v3's 635 millions.
+               than half of its four. lite-whisper's encoders save what their cards say, of large-v3's 635 millions.
                Alignment heads, as LAYER.HEAD: OpenAI's as in openai-whisper (whisper/__init__.py) and whisper.cpp;
                Distil-Whisper's checkpoints carry the list of their deeper teacher, and one head each was found by
                k2-fsa/sherpa-onnx (scripts/whisper/export-onnx-with-attention.py), those of distil-small.en by warping
@@ -44,8 +43,7 @@ from specedge.errors import ModelError
 class Checkpoint:
     """A published checkpoint: its short name and folder in the store, millions of parameters, number of languages.
 
-    revision: the commit that is fetched unless another is asked for; None: the newest. least_positions: encoder
-    positions of the shortest windows that it was trained with; 0: whole windows only. draft: the best known one; None
+    revision: the commit that is fetched unless another is asked for; None: the newest. draft: the best known one; None
     where no published one is so much smaller that it could save time. licence: by its SPDX name. encoder_saves_m:
     millions of parameters that a low-rank encoder has less than the one it was made from. only: codes of the languages
     that it was trained for where its vocabulary has more; empty: all of the vocabulary's. heads: see above.
@@ -57,7 +55,6 @@ class Checkpoint:
     languages: int
     note: str = ""
     revision: str | None = None
-    least_positions: int = 0
     draft: str | None = None
     licence: str = ""
     encoder_saves_m: int = 0

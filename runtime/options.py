@@ -193,7 +193,7 @@ class TranscribeOptions:
         None,
         "End a window when it is full, or at a pause.",
         choices=("full", "pause"),
-        default_text="full; models trained on short windows: pause",
+        default_text="full; speech LLMs: pause",
     )
     prepend_punctuations: str = _windows(
         PREPEND_PUNCTUATIONS, "Marks that join the word after them.", metavar="TEXT", default_text=""

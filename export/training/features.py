@@ -250,9 +250,8 @@ class Target:
         self.manifest.tokens.check_request(language, "transcribe")
         self.language, self.beam_size = language, beam_size
         self.engine = open_engine(bundle, threads=threads)
-        self._context = AudioContext(None, self.manifest)
-        asked = None if self.is_llm else "full" if self.manifest.short_windows else "auto"
-        self._as_transcribed = AudioContext(asked, self.manifest, knows_silence=self.engine.knows_silence)
+        self._context = AudioContext("auto" if self.is_llm else "full", self.manifest)
+        self._as_transcribed = AudioContext("auto", self.manifest, knows_silence=self.engine.knows_silence)
 
     @property
     def is_llm(self) -> bool:

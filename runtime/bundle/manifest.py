@@ -74,6 +74,7 @@ HOP_SAMPLES = 160
 MAX_FILES = 4096
 MAX_FILE_BYTES = 1 << 40
 _FREE = ("quantisation", "selfcheck")
+_FORMER = {"short_windows": False, "least_positions": 0}  # which are read over where they say so, and refused else
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +145,7 @@ class Manifest:
     """The parsed `specedge.json`; building one by hand checks nothing, `to_bytes` does.
 
     `suppress_tokens` and `suppress_begin` are token ids; `alignment_heads` are (layer, head) of the decoder;
-    `max_initial_timestamp_index` counts steps of `tokens.time_precision_s`, None is no limit; `short_windows`: the
-    model was trained with windows cut a little behind the speech too, not only with whole ones, and
-    `least_positions` are the encoder's of the shortest of them, 0 if that is not known.
+    `max_initial_timestamp_index` counts steps of `tokens.time_precision_s`, None is no limit.
     """
 
     name: str
@@ -165,8 +164,6 @@ class Manifest:
     selfcheck: Mapping[str, Any]
     vocabulary_sha256: str
     files: Mapping[str, FileEntry]
-    short_windows: bool = False
-    least_positions: int = 0
     kind: str = WHISPER
 
     @property
@@ -237,7 +234,8 @@ class Manifest:
         _check_version(value, where)
         check_values(dict(value), where)
         names = [field.name for field in fields(cls)]
-        check_keys(value, dict.fromkeys(("format", "version", *names, "mel", *({CHECKSUM} & value.keys()))), where)
+        others = [*({CHECKSUM} & value.keys()), *(key for key, usual in _FORMER.items() if value.get(key) == usual)]
+        check_keys(value, dict.fromkeys(("format", "version", *names, "mel", *others)), where)
         kind: type[Dims] = SpeechDims if value["kind"] == SPEECH else Dims
         graphs = members(value["graphs"], where, "graphs")
         known = [*(SPEECH_GRAPHS if value["kind"] == SPEECH else GRAPH_NAMES), *(graphs.keys() & set(OPTIONAL_GRAPHS))]
@@ -268,11 +266,6 @@ class Manifest:
                 "max_initial_timestamp_index",
                 self.max_initial_timestamp_index is None or 0 <= self.max_initial_timestamp_index <= self.dims.n_vocab,
                 f"null, or an integer from 0 to {self.dims.n_vocab}",
-            ),
-            (
-                "least_positions",
-                0 <= self.least_positions <= self.dims.n_audio_ctx,
-                f"an integer from 0 to {self.dims.n_audio_ctx}",
             ),
         ):
             if not is_right:

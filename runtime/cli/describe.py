@@ -76,8 +76,6 @@ def describe(bundle: Bundle) -> str:
     dims, tokens, source = manifest.dims, manifest.tokens, manifest.source
     revision = f" at {source.revision}" if source.revision else ""
     languages = f"{len(tokens.languages)} languages" if tokens.is_multilingual else "one language"
-    shorter = ", trained with shorter ones too" if manifest.short_windows else ""
-    shorter += f", none below {2 * manifest.least_positions} frames" if manifest.least_positions else ""
     facts = {
         "name": manifest.name,
         "path": bundle.path,
@@ -87,7 +85,7 @@ def describe(bundle: Bundle) -> str:
         "precision": manifest.precision,
         "size": format_size(bundle.size_bytes),
         "vocabulary": f"{dims.n_vocab} tokens, layout {layout(tokens)}, {languages}",
-        "window": f"{manifest.window_s:g} s, {manifest.n_frames} frames of {dims.n_mels} mels{shorter}",
+        "window": f"{manifest.window_s:g} s, {manifest.n_frames} frames of {dims.n_mels} mels",
         "mel": f"{SAMPLE_RATE_HZ} Hz, n_fft {N_FFT}, hop {HOP_SAMPLES} samples",
         "encoder": _shape(dims.n_audio_layer, dims.n_audio_head, dims.n_audio_state, dims.n_audio_ctx),
         "decoder": _shape(dims.n_text_layer, dims.n_text_head, dims.n_text_state, dims.n_text_ctx),

@@ -59,7 +59,7 @@ def _calibrate(bundle: Bundle, threads: int | None, encoder_provider: str, *, fo
     """Time passes with so many threads and keep the profile. Raises ResourceError on a busy machine."""
     from ..console import Progress
     from ..device import BUSY, save_profile
-    from ..engine.calibrate import measure, usual_frames
+    from ..engine.calibrate import measure
     from ..engine.speech import open_engine
 
     engine = open_engine(bundle, threads=threads, encoder_provider=encoder_provider)
@@ -78,7 +78,7 @@ def _calibrate(bundle: Bundle, threads: int | None, encoder_provider: str, *, fo
         click.echo(json.dumps(profile.to_json()))
         return
     click.echo(f"{bundle.manifest.name}, {profile.threads} threads, {profile.rounds} rounds")
-    click.echo(f"{usual_frames(bundle.manifest) / 100:.1f} s of audio encoded in {profile.encode_s * 1e3:.1f} ms")
+    click.echo(f"{bundle.manifest.window_s:.1f} s of audio encoded in {profile.encode_s * 1e3:.1f} ms")
     click.echo("rows a pass      ms  of one row")
     one_s = profile.pass_s[1]
     for n_rows, seconds in profile.pass_s.items():

@@ -105,14 +105,6 @@ Examples:
 )
 @click.option("--heads", multiple=True, metavar="FILE", type=_PATH, help="Trained heads to include (repeatable).")
 @click.option("--learnable", is_flag=True, help="Let the bundle learn as a draft.")
-@click.option("--short-windows", is_flag=True, help="The model was trained with short windows (see above).")
-@click.option(
-    "--shortest-window",
-    "shortest_window_s",
-    type=float,
-    metavar="SECONDS",
-    help="Shortest window it was trained with (ACFT: 3.2).",
-)
 @click.option(
     "--encoder-plain/--no-encoder-plain",
     default=None,
@@ -132,10 +124,6 @@ def export(
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
     openai-whisper .pt file, a whisper.cpp .bin file, a CTranslate2 folder, or with --from optimum a folder of ONNX
     files. --add-ctc, --add-short-audio and --learnable also change a bundle SOURCE in place.
-
-    Use --short-windows only for a model that was trained with them: windows are then encoded no further than there is
-    audio, and an ordinary Whisper loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's
-    acft-* models need no flag.
     """
     if out is not None and out.suffix == ".tar":
         _write_archive(source, out)
@@ -152,7 +140,7 @@ def export(
     }
     wanted = [option for option, is_wanted in changes.items() if is_wanted]
     if wanted:
-        names = ("name", "adapter", "revision", "maps", "draft", "heads", "ctc", "shortest_window_s", "encoder_plain")
+        names = ("name", "adapter", "revision", "maps", "draft", "heads", "ctc", "encoder_plain")
         others = [out, *(given[name] for name in names), given["origin"] != "auto", with_draft, len(wanted) > 1]
         if any(value not in (None, (), False) for value in others):
             raise UsageError(f"{wanted[0]} changes the bundle SOURCE in place; give no option but --force")

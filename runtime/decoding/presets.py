@@ -74,12 +74,8 @@ def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:
 
 
 def cuts_at_pauses(options: TranscribeOptions, manifest: Manifest) -> bool:
-    """Return whether windows end with pauses; the default for speech LLMs and where windows were short in training."""
-    if options.window_end is None and manifest.kind == SPEECH:
-        return True  # without timestamps no window could end between two words but in a pause
-    if options.window_end is None:
-        return manifest.short_windows and sets_late_starts(options, manifest)
-    return options.window_end == "pause"
+    """Return whether windows end with pauses: by default those of speech LLMs, which have no timestamps to end with."""
+    return options.window_end == "pause" or options.window_end is None and manifest.kind == SPEECH
 
 
 def _latest_start(options: TranscribeOptions, manifest: Manifest) -> int | None:

@@ -14,7 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from ..bundle.manifest import Manifest
 from ..device import Profile
 from .engine import Engine
 from .made_up import probe_ids, probe_mel
@@ -22,7 +21,6 @@ from .made_up import probe_ids, probe_mel
 PASS_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 TREE_ROWS = (4, 8)  # of passes over two paths, all in all
 COMMITTED = (16, 64, 192)
-SHORT_SHARE = 0.4  # of a window, for a model trained with short ones
 N_WARM_UPS = 3
 N_ROUNDS = 15
 BUDGET_S = 50.0
@@ -31,13 +29,12 @@ BUDGET_S = 50.0
 def measure(engine: Engine, *, rounds: int = N_ROUNDS, on_progress: Callable[[float], None] | None = None) -> Profile:
     """Time passes of `PASS_ROWS` rows behind `COMMITTED` rows, passes over two paths, and the encoder.
 
-    A model trained with short windows is measured with 40 % of one, as a recording of a sentence takes. At least one
-    round is measured, at most `rounds`, in about `BUDGET_S`; `on_progress` gets the share done, 0 to 1. Raises
-    Interrupted.
+    At least one round is measured, at most `rounds`, in about `BUDGET_S`; `on_progress` gets the share done, 0 to 1.
+    Raises Interrupted.
     """
     started = time.perf_counter()
     dims = engine.dims
-    mel = probe_mel(dims, usual_frames(engine.bundle.manifest))
+    mel = probe_mel(dims, dims.n_frames)
     features = engine.encode(mel)
     encode_s = [_timed(lambda: engine.encode(mel)) for _ in range(3)]
     ids = probe_ids(dims, dims.n_text_ctx)
@@ -96,12 +93,6 @@ def _never_falling(pass_s: Mapping[int, float]) -> dict[int, float]:
     """More rows never cost less; falling times are noise or the padding to an even number of rows."""
     sizes = sorted(pass_s)
     return dict(zip(sizes, np.maximum.accumulate([pass_s[size] for size in sizes]).tolist(), strict=True))
-
-
-def usual_frames(manifest: Manifest) -> int:
-    """Frames of a window as it is mostly encoded; an even number."""
-    share = SHORT_SHARE if manifest.short_windows else 1.0
-    return max(2, int(manifest.n_frames * share) // 2 * 2)
 
 
 def _beyond(pass_s: Mapping[int, float], of_paths: Mapping[int, Sequence[float]]) -> float:

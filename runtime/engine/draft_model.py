@@ -129,8 +129,7 @@ class DraftModel:
     def hear(self, window: Any, target_encoder: str, mel: Callable[[int], NDArray[np.float32]] | None) -> Features:
         """The window's features: from the target's `window` where the encoders are the same, else from the draft's mel.
 
-        A draft trained with short windows, and a speech LLM, hear as much as the target did. Raises UsageError if there
-        is neither.
+        Before silence, and of a speech LLM, as much is heard as by the target. Raises UsageError if there is neither.
         """
         hidden = getattr(window, "hidden", None)
         if target_encoder == self.encoder and hidden is not None:
@@ -142,9 +141,6 @@ class DraftModel:
         ends_in_silence = self.engine.knows_silence and getattr(window, "ends_in_silence", False)
         if manifest.kind == SPEECH or ends_in_silence:
             n_frames = getattr(window, "n_frames", n_frames)
-        elif manifest.short_windows and hidden is not None:
-            heard = getattr(window, "n_frames", 0) or FRAMES_PER_POSITION * len(hidden)
-            n_frames = min(n_frames, heard + heard % FRAMES_PER_POSITION)
         own = mel(manifest.dims.n_mels)[:, :n_frames]
         own = np.pad(own, ((0, 0), (0, n_frames - own.shape[1])))
         return self.engine.encode(own, ends_in_silence=ends_in_silence)

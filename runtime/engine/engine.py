@@ -190,11 +190,6 @@ class Engine:
         return CPU if self._provider is None else self._provider.label
 
     @property
-    def window_lengths(self) -> tuple[int, ...]:
-        """The only lengths in mel frames that the encoder takes, to which `encode` pads; empty where it takes all."""
-        return () if self._provider is None else self._provider.lengths
-
-    @property
     def n_at_once(self) -> int:
         """The most windows for `encode_all` whose features take 16 MiB, at least 1."""
         return max(1, MAX_FEATURE_BYTES // self._features_bytes(self.dims.n_audio_ctx))
@@ -232,7 +227,7 @@ class Engine:
 
         Short windows share passes if the first pass of a size has shown that the bits are the same. A thread that has
         no window in work waits until there is room for these in the budget. An encoder that runs elsewhere takes one
-        window at a time, padded to one of `window_lengths`, and gives the features of all of it; those that end in
+        window at a time, padded to a length that it takes, and gives the features of all of it; those that end in
         silence stay on the CPU.
         """
         dims = self.dims

@@ -96,14 +96,13 @@ def quicker_encoder(bundle: Bundle, *, threads: int, canceller: Canceller) -> Pr
 
 
 class ProviderEncoder:
-    """An encoder on a provider. label: its name, version and device; lengths: the only ones in mel frames that it
-    takes, empty where it takes all; speedup: over the bundle's own encoder, for a whole window at its first use here;
-    is_kept: whether the next process will know that, too."""
+    """An encoder on a provider. label: its name, version and device; speedup: over the bundle's own encoder, for a
+    whole window at its first use here; is_kept: whether the next process will know that, too."""
 
     def __init__(self, name: str, place: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> None:
         manifest = bundle.manifest
         self.label = f"{name} {place}"
-        self.lengths = () if name == OPENVINO else (manifest.n_frames,)
+        self._n_least = 0 if name == OPENVINO else manifest.n_frames
         if name == OPENVINO:
             self._run = openvino_encoder(bundle, threads, canceller)
         else:
@@ -124,9 +123,8 @@ class ProviderEncoder:
         self.speedup, self.is_kept = known[_SPEEDUP], path.is_file()
 
     def padded(self, mel: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A log-mel float32 `[n_mels, n_frames]`, with silence behind it up to the next of the lengths."""
-        n_frames = next((n for n in self.lengths if n >= mel.shape[1]), mel.shape[1])
-        return np.pad(mel, ((0, 0), (0, n_frames - mel.shape[1])))
+        """A log-mel float32 `[n_mels, n_frames]`, with silence behind it up to a length that the provider takes."""
+        return np.pad(mel, ((0, 0), (0, max(0, self._n_least - mel.shape[1]))))
 
     def encode(self, windows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Features float32 `[n_windows, n_ctx, n_state]` of log-mels `[n_windows, n_mels, n_frames]` of such a length.

@@ -87,7 +87,7 @@ def align_text(
     dims, special, tokenizer = bundle.manifest.dims, bundle.manifest.whisper_tokens, bundle.tokenizer
     n_prompt = len(special.prompt(language, timestamps=False))
     last_speech_s = 0.0
-    context = AudioContext(None, bundle.manifest, engine.window_lengths)
+    context = AudioContext("full", bundle.manifest)
     with open_audio(samples) as stream:
         mels = MelStream(stream, dims.n_mels, bundle.manifest.n_frames, again=stream.again)
         for part in parts:

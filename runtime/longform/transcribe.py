@@ -345,9 +345,7 @@ class Transcription(Iterator[Segment]):
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
         self.encoder_provider = CPU  # of the whole windows
-        self.audio_context = AudioContext(
-            options.audio_context, self._manifest, engine.window_lengths, knows_silence=engine.knows_silence
-        )
+        self.audio_context = AudioContext(options.audio_context, self._manifest, knows_silence=engine.knows_silence)
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
         self._mels.keeps_power = self._guard.needs("listens")

@@ -6,16 +6,14 @@ read off a stream.
 Pauses (`cut_at_pause`): a window of fixed length ends inside a sentence, of which models get words and times wrong more
 often than of a sentence with the pause behind it. So a window may end in the middle of its first pause of 200 ms with
 speech behind it, once a seventh of the window is over. A pause is a stretch of 150 ms or longer in which the power of
-all bands, averaged over 130 ms, stays near the window's noise floor (audio/vad.py). Cutting is the default for models
-that were trained with short windows and late starts.
+all bands, averaged over 130 ms, stays near the window's noise floor (audio/vad.py). Cutting is the default for speech
+LLMs, which have no timestamps to end a window between two words.
 
 Audio context (`AudioContext`, `--audio-context`): Whisper pads each window to its whole length, and the encoder costs
 as much for a second of speech as for thirty. So it gets the audio and a margin, and what the encoder makes of silence
 stands in for the rest (export/encoder_graph.py): silence as the model was trained with, where openai-whisper has zeros,
 which are louder. That is an approximation, and results say so; a window whose text fails its tests is encoded again in
-full before any temperature rises. Content is never cut. Models that were trained with short windows need no silence:
-their log-mel ends a margin behind the content, because a model that hears speech end with its input sets the last time
-wrongly or goes on, and on a grid, so that few shapes occur (docs/experiments). Drafters change no text.
+full before any temperature rises. Content is never cut. Drafters change no text.
 """
 
 from __future__ import annotations
@@ -214,10 +212,8 @@ def around_sound(sound: tuple[int, int], n_content_frames: int) -> tuple[int, in
 
 
 MIN_FRAMES = 50  # half a second, to which Qwen3-ASR's own code fills shorter audio
-MARGIN_FRAMES = 50
 MARGIN_BEFORE_SILENCE_FRAMES = 100
 LEAST_REST_FRAMES = 50  # behind the last pair of timestamps before silence: over less a model only repeats itself
-GRID_FRAMES = 64  # 32 positions of the encoder, of which its kernels take that many at a time
 GROUP_FRAMES = FRAMES_PER_POSITION * GROUP_POSITIONS
 
 
@@ -240,41 +236,27 @@ class AudioContext:
     """How much of its windows a transcription encodes, and how much it did: `n_heard` frames of `n_whole`.
 
     asked: as in TranscribeOptions. "auto" encodes as much as there is audio, a number of seconds at least that much,
-    "full" the whole window; None is "auto" for models that were trained with short windows, else "full". Those models
-    get their windows cut, to no fewer positions than they were trained with (`Manifest.least_positions`); for others
-    silence stands in for the rest (`Engine.knows_silence`), up to two thirds of a window: above, little is saved, and
-    predicted times may fall on whole seconds. Where it cannot, windows are whole. lengths: the only ones in frames
-    that the encoder takes, rising, where it does not take all. A speech LLM hears all
-    there is and nothing else. Raises UsageError for it where another length is asked for.
+    "full" the whole window. Silence stands in for the rest (`Engine.knows_silence`), up to two thirds of a window:
+    above, little is saved, and predicted times may fall on whole seconds. Where it cannot, windows are whole. A speech
+    LLM hears all there is and nothing else. Raises UsageError for it where another length is asked for.
 
     knows_silence: whether silence stands in for the rest; n_again: windows whose text failed its tests, so that they
     were encoded again in full.
     """
 
-    def __init__(
-        self,
-        asked: str | float | None,
-        manifest: Manifest,
-        lengths: Sequence[int] = (),
-        *,
-        knows_silence: bool = False,
-    ) -> None:
-        self._lengths = lengths
+    def __init__(self, asked: str | float, manifest: Manifest, *, knows_silence: bool = False) -> None:
         self._hears_all = manifest.kind == SPEECH
-        if self._hears_all and asked not in (None, "auto"):
+        if self._hears_all and asked != "auto":
             raise UsageError(f"audio_context {asked!r}: this speech LLM hears all of the audio; leave it out")
-        self._cuts = manifest.short_windows
-        self.asked = asked if asked is not None else "auto" if self._cuts or self._hears_all else "full"
-        self.knows_silence = knows_silence and not self._cuts
+        self.asked, self.knows_silence = asked, knows_silence
         self._n_window = manifest.n_frames
-        self._n_least = 2 * manifest.least_positions  # the encoder's second convolution halves the frames
         self.n_heard = self.n_whole = self.n_again = 0
         self.is_approximate = False  # whether a silent window stood in for the rest of one
 
     @property
     def is_full(self) -> bool:
         """Whether every window is encoded whole."""
-        return self.asked == "full" or not (self._cuts or self.knows_silence or self._hears_all)
+        return self.asked == "full" or not (self.knows_silence or self._hears_all)
 
     def sound(self, mel: NDArray[np.float32], n_content_frames: int, floor: float = 0.0) -> Sound:
         """Return what to encode of a window's log-mel, float32 [n_mels, n_frames], and count it.
@@ -296,15 +278,12 @@ class AudioContext:
             return max(n_content_frames, min(MIN_FRAMES, self._n_window))
         if self.is_full:
             return self._n_window
-        margin = MARGIN_BEFORE_SILENCE_FRAMES if self.knows_silence else MARGIN_FRAMES
-        n_wanted = max(n_content_frames + margin, self._n_least)
+        n_wanted = n_content_frames + MARGIN_BEFORE_SILENCE_FRAMES
         if not isinstance(self.asked, str):
             n_wanted = max(n_wanted, s_to_frames(self.asked))
-        if self.knows_silence:  # whole groups, and a position that the convolutions look at
-            n_frames = -(-n_wanted // GROUP_FRAMES) * GROUP_FRAMES + FRAMES_PER_POSITION
-            return n_frames if 3 * n_frames < 2 * self._n_window else self._n_window
-        n_frames = min(-(-n_wanted // GRID_FRAMES) * GRID_FRAMES, self._n_window)
-        return next((length for length in self._lengths if length >= n_frames), n_frames)
+        # Whole groups, and a position that the convolutions look at.
+        n_frames = -(-n_wanted // GROUP_FRAMES) * GROUP_FRAMES + FRAMES_PER_POSITION
+        return n_frames if 3 * n_frames < 2 * self._n_window else self._n_window
 
     def again(self) -> None:
         """Count a window that is encoded once more, and whole."""

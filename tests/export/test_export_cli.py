@@ -62,11 +62,6 @@ def test_int4_is_made_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "int4 is smaller, not faster, and costs accuracy" in capsys.readouterr().err
 
 
-def test_a_checkpoint_that_knows_short_windows_makes_such_a_bundle(tmp_path: Path) -> None:
-    assert main(["export", str(checkpoint()), "-o", str(tmp_path / "out"), "--short-windows"]) == 0
-    assert Bundle.open(tmp_path / "out").manifest.short_windows
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

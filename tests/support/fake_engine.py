@@ -66,8 +66,6 @@ def bundle(
     n_frames: int = 3000,
     suppress_tokens: Sequence[int] = (),
     max_initial_timestamp_index: int | None = 50,
-    short_windows: bool = False,
-    least_positions: int = 0,
 ) -> Any:
     """As much of a Bundle as transcription looks at."""
     manifest = SimpleNamespace(
@@ -80,8 +78,6 @@ def bundle(
         n_frames=n_frames,
         n_samples=160 * n_frames,
         window_s=n_frames / 100,
-        short_windows=short_windows,
-        least_positions=least_positions,
         dims=SimpleNamespace(n_text_ctx=n_text_ctx, n_mels=n_mels),
     )
     digests = {"digest": "5a" * 32, "timed_digest": "5a" * 32}
@@ -124,7 +120,7 @@ class FakeEngine(ABC):
     is_exact = True
     shares_passes = False
     encoder_provider = "cpu"
-    window_lengths, knows_silence = (), False
+    knows_silence = False
 
     def __init__(self, n_vocab: int, n_text_ctx: int, n_paths: int = 4) -> None:
         self.n_vocab, self.n_text_ctx, self.n_paths = n_vocab, n_text_ctx, n_paths

@@ -12,9 +12,8 @@ import pytest
 
 from specedge.errors import BundleError
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, FileEntry, Manifest, read_manifest
-from specedge.runtime.bundle.manifest import MAX_MANIFEST_BYTES
+from specedge.runtime.bundle.manifest import CHECKSUM, MAX_MANIFEST_BYTES, _checksum
 from specedge.runtime.bundle.typed_json import shown
-from specedge.runtime.cli.describe import describe
 from support.bundles import DATA, manifest, manifest_json, put_manifest, write_bundle
 
 ZERO = "0" * 64
@@ -49,22 +48,13 @@ def test_the_manifest_round_trips_to_the_same_bytes(folder: Path) -> None:
     assert read_manifest(folder) == (parsed, hashlib.sha256(data).hexdigest())
 
 
-def test_short_windows_and_the_shortest_of_them_are_told(tmp_path: Path) -> None:
-    told = manifest_json(write_bundle(tmp_path / "told", short_windows=True, least_positions=20))
-    assert (told["version"], told["short_windows"], told["least_positions"]) == (6, True, 20)
-    found = read_manifest(tmp_path / "told")[0]
-    assert found.short_windows and found.least_positions == 20
-    assert "none below 40 frames" in describe(Bundle.open(tmp_path / "told"))
-    del told["manifest_sha256"]
-    n_ctx = told["dims"]["n_audio_ctx"]
-    for changes, message in (
-        ({"short_windows": 1}, "short_windows: found 1, expected true or false"),
-        ({"least_positions": -1}, "least_positions: found -1, expected"),
-        ({"least_positions": n_ctx + 1}, f"least_positions: found {n_ctx + 1}, expected"),
-        ({"least_positions": True}, "least_positions: found True"),
-    ):
-        with pytest.raises(BundleError, match=message):
-            Manifest.from_json({**told, **changes}, "m")
+def test_what_older_manifests_say_of_windows_is_read_over_or_refused(tmp_path: Path) -> None:
+    told = {key: value for key, value in manifest_json(write_bundle(tmp_path / "b")).items() if key != CHECKSUM}
+    older = {**told, "short_windows": False, "least_positions": 0}
+    assert Manifest.from_json({**older, CHECKSUM: _checksum(older)}, "m") == Manifest.from_json(told, "m")
+    for changes in ({"short_windows": True}, {"least_positions": 160}):
+        with pytest.raises(BundleError, match=f"{[*changes][0]}' is unknown in this format version; .*export it again"):
+            Manifest.from_json({**older, **changes}, "m")
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ pytestmark = pytest.mark.usefixtures("here", "model")
 SRT = "1\n00:00:00,000 --> 00:00:01,000\nthe pump is on\n\n2\n00:00:01,000 --> 00:00:02,000\nthe pump is on\n\n"
 
 
-def heard(asked: str, n_content_frames: int, *, short_windows: bool = False) -> AudioContext:
+def heard(asked: str, n_content_frames: int) -> AudioContext:
     """What a window of 10 s leaves behind."""
-    manifest = bundle(special_tokens(), n_frames=1000, short_windows=short_windows).manifest
+    manifest = bundle(special_tokens(), n_frames=1000).manifest
     context = AudioContext(asked, manifest, knows_silence=True)
     context.sound(np.zeros((80, 1000), np.float32), n_content_frames)
     return context
@@ -292,17 +292,12 @@ INSTEAD = ", silence standing in for the rest"
 
 
 @pytest.mark.parametrize(
-    ("asked", "short_windows", "line", "seconds"),
-    [
-        ("full", False, None, 10.0),
-        ("auto", True, CUT.format(2.6), 2.56),
-        ("auto", False, CUT.format(3.2) + INSTEAD, 3.22),
-    ],
+    ("asked", "line", "seconds"), [("full", None, 10.0), ("auto", CUT.format(3.2) + INSTEAD, 3.22)]
 )
 def test_a_cut_audio_context_is_told(
-    capsys: pytest.CaptureFixture[str], says: Any, asked: str, short_windows: bool, line: str | None, seconds: float
+    capsys: pytest.CaptureFixture[str], says: Any, asked: str, line: str | None, seconds: float
 ) -> None:
-    says(audio_context=heard(asked, 200, short_windows=short_windows))
+    says(audio_context=heard(asked, 200))
     out, err = run(capsys, wav("a.wav"), "--stats", "--quiet", "-f", "json")
     told = [line.removeprefix("specedge: a.wav: ") for line in err.splitlines() if "audio context" in line]
     assert told == ([] if line is None else [line])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,12 @@ import pytest
 import specedge
 from specedge.errors import UsageError
 from specedge.runtime.audio.audio import open_audio
-from specedge.runtime.engine.draft_model import DraftModel
 from specedge.runtime.longform.live import LiveTranscriber
 from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.longform.windows import AudioContext
 from specedge.runtime.options import TranscribeOptions
 from support import exported
-from support.fake_engine import Script, ScriptedEngine, SilentEngine, bundle, special_tokens, words
+from support.fake_engine import Script, SilentEngine, bundle, special_tokens, words
 from support.lossless import Truths, adversary, difference, run
 
 SPECIAL = special_tokens()
@@ -25,56 +23,8 @@ PUMP = [SPECIAL.timestamp_begin, *words(" the", " pump"), SPECIAL.timestamp_begi
 NOISE = (0.1 * np.random.default_rng(3).standard_normal(16_000 * 3)).astype(np.float32)
 
 
-def context(
-    asked: str | float | None,
-    n_frames: int = 1000,
-    *,
-    short_windows: bool = True,
-    least_positions: int = 0,
-    knows_silence: bool = False,
-) -> AudioContext:
-    """By default of a model that was trained with short windows."""
-    made = bundle(SPECIAL, n_frames=n_frames, short_windows=short_windows, least_positions=least_positions)
-    return AudioContext(asked, made.manifest, knows_silence=knows_silence)
-
-
-@pytest.mark.parametrize(
-    ("asked", "n_content", "n_frames"),
-    [
-        ("full", 120, 1000),
-        ("auto", 0, 64),
-        ("auto", 142, 192),
-        ("auto", 143, 256),
-        ("auto", 910, 960),
-        ("auto", 911, 1000),
-        ("auto", 1000, 1000),
-        (3, 120, 320),
-        (3.2, 120, 320),
-        (3.21, 120, 384),
-        (3, 290, 384),  # never less than there is
-        (0.01, 120, 192),
-        (30.0, 120, 1000),
-        (1e300, 120, 1000),
-    ],
-)
-def test_as_much_is_heard_as_there_is_and_a_margin(asked: str | float, n_content: int, n_frames: int) -> None:
-    assert context(asked).n_frames(n_content) == n_frames
-
-
-def test_a_window_that_is_no_multiple_of_the_grid_is_heard_to_its_end() -> None:
-    assert [context("auto", 131).n_frames(n) for n in (10, 70, 131)] == [64, 128, 131]
-
-
-@pytest.mark.parametrize(
-    ("asked", "n_content", "n_frames"),
-    [(None, 50, 320), ("auto", 0, 320), ("auto", 270, 320), ("auto", 271, 384), (1.0, 50, 320), ("full", 50, 1000)],
-)
-def test_no_less_is_heard_than_the_model_was_trained_with(
-    asked: str | float | None, n_content: int, n_frames: int
-) -> None:
-    """Half a second of a bundle that says 160 positions is 320 frames."""
-    assert context(asked, short_windows=True, least_positions=160).n_frames(n_content) == n_frames
-    assert context("auto", 131, short_windows=True, least_positions=65).n_frames(0) == 131
+def context(asked: str | float, *, knows_silence: bool = True) -> AudioContext:
+    return AudioContext(asked, bundle(SPECIAL, n_frames=1000).manifest, knows_silence=knows_silence)
 
 
 @pytest.mark.parametrize("asked", ["car", "", 0, -1.0, float("nan"), float("inf"), True, "3"])
@@ -87,7 +37,6 @@ def test_what_cannot_be_is_refused(asked: Any) -> None:
     ("asked", "n_content", "n_frames"),
     [
         ("full", 120, 1000),
-        (None, 120, 1000),
         ("auto", 0, 122),  # the margin in whole groups of 40 frames, and two that the convolutions look at
         ("auto", 140, 242),
         ("auto", 141, 282),
@@ -99,22 +48,22 @@ def test_what_cannot_be_is_refused(asked: Any) -> None:
         (30.0, 120, 1000),
     ],
 )
-def test_silence_stands_in_for_whole_groups(asked: str | float | None, n_content: int, n_frames: int) -> None:
-    made, mel = context(asked, short_windows=False, knows_silence=True), np.zeros((80, 1000), np.float32)
+def test_silence_stands_in_for_whole_groups(asked: str | float, n_content: int, n_frames: int) -> None:
+    made, mel = context(asked), np.zeros((80, 1000), np.float32)
     sound = made.sound(mel, n_content, -0.7)
     assert not mel.any() and (sound.mel[:, n_content:] == np.float32(-0.7 if sound.ends_in_silence else 0)).all()
     assert sound.mel.shape[1] == n_frames and sound.ends_in_silence is (n_frames < 1000)
     assert made.is_approximate is sound.ends_in_silence and (sound.ends_in_silence or sound.mel is mel)
 
 
-@pytest.mark.parametrize("asked", [None, "auto", 3.0, "full"])
-def test_a_model_that_knows_neither_encodes_whole_windows(asked: str | float | None) -> None:
-    made = context(asked, short_windows=False)
+@pytest.mark.parametrize("asked", ["auto", 3.0, "full"])
+def test_a_model_that_does_not_know_silence_encodes_whole_windows(asked: str | float) -> None:
+    made = context(asked, knows_silence=False)
     assert made.n_frames(180) == 1000 and made.is_full
 
 
 def test_what_was_encoded_is_counted() -> None:
-    made, mel = context("auto", short_windows=False, knows_silence=True), np.zeros((80, 1000), np.float32)
+    made, mel = context("auto"), np.zeros((80, 1000), np.float32)
     made.sound(mel, 1000)
     expected = {"asked": "auto", "heard_s": 10.0, "window_s": 10.0, "approximate": False, "encoded_again": 0}
     assert made.fields() == expected
@@ -133,23 +82,13 @@ def test_what_was_encoded_is_counted() -> None:
 def test_the_window_that_tells_the_language_is_cut_too_and_heard_once(
     asked: str, more: dict[str, Any], n_more: int
 ) -> None:
-    engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
+    engine = SilentEngine(SPECIAL, Script(tokens=PUMP))
     made = TranscribeOptions(audio_context=asked, **more)
-    result = Transcription(engine, bundle(SPECIAL, n_frames=1000, short_windows=True), open_audio(NOISE), made)
+    result = Transcription(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
     segments = list(result)
     assert segments and result.language is not None
     assert len(engine.mels) == len(segments) + n_more
-    assert engine.mels[0].shape[1] == (384 if asked == "auto" else 1000)
-
-
-def test_a_draft_of_another_encoder_hears_as_much_only_if_it_knows_how() -> None:
-    draft = exported.bundle("int8", "draft")
-    mel = exported.noise_mel(80, 200)
-    for knows, n_ctx in ((False, 100), (True, 25)):
-        told = replace(draft, manifest=replace(draft.manifest, short_windows=knows))
-        model = DraftModel(told, threads=1)
-        window = exported.engine().encode(np.ascontiguousarray(mel[:, :50]))
-        assert len(model.hear(window, "another", lambda n_mels: mel).hidden) == n_ctx
+    assert engine.mels[0].shape[1] == (402 if asked == "auto" and not more else 1000)
 
 
 @pytest.mark.parametrize(

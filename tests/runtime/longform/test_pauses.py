@@ -54,21 +54,10 @@ FIRST, SECOND = Script(tokens=[at(0.8), *PUMP, at(2.8)]), Script(tokens=[at(0.34
 
 
 @pytest.mark.parametrize(
-    ("own_limit_s", "short_windows", "asked", "is_cut"),
-    [
-        (8.0, True, {}, True),
-        (1.0, False, {"window_end": "pause"}, True),
-        (1.0, False, {}, False),
-        (1.0, True, {}, False),
-        (8.0, False, {}, False),
-        (8.0, True, {"window_end": "full"}, False),
-    ],
+    ("asked", "is_cut"), [({"window_end": "pause"}, True), ({"window_end": "full"}, False), ({}, False)]
 )
-def test_which_checkpoints_and_options_end_windows_with_pauses(
-    own_limit_s: float, short_windows: bool, asked: dict[str, Any], is_cut: bool
-) -> None:
-    limit = round(own_limit_s / SPECIAL.time_precision_s)
-    made = bundle(SPECIAL, n_frames=500, max_initial_timestamp_index=limit, short_windows=short_windows)
+def test_which_options_end_windows_with_pauses(asked: dict[str, Any], is_cut: bool) -> None:
+    made = bundle(SPECIAL, n_frames=500)
     engine = ScriptedEngine(SPECIAL, [FIRST, SECOND])
     segments = list(Transcription(engine, made, open_audio(SAMPLES), TranscribeOptions(language="en", **asked)))
     assert len(engine.mels) == len(segments) == 2
@@ -81,11 +70,10 @@ def test_which_checkpoints_and_options_end_windows_with_pauses(
 
 @pytest.mark.parametrize("n_windows", [1, 2])
 def test_the_window_that_the_language_was_heard_in_is_not_decoded_whole(n_windows: int) -> None:
-    limit = round(8.0 / SPECIAL.time_precision_s)
-    made = bundle(SPECIAL, n_frames=500, max_initial_timestamp_index=limit, short_windows=True)
+    made = bundle(SPECIAL, n_frames=500)
     engine = ScriptedEngine(SPECIAL, [FIRST])
     asked = TranscribeOptions(
-        language_detection_segments=n_windows, language_detection_threshold=None, audio_context="full"
+        language_detection_segments=n_windows, language_detection_threshold=None, window_end="pause"
     )
     next(Transcription(engine, made, open_audio(SAMPLES), asked))
     assert 300 < np.flatnonzero(engine.mels[-1].any(axis=0))[-1] < 330
