@@ -25,7 +25,7 @@ from specedge.files import Kind, write_atomic
 
 from .checkpoint import Checkpoint
 from .qwen3_asr import SpeechSpec
-from .spec import F32, Stored, expected_shapes
+from .spec import F32, Stored
 
 SUFFIX = ".safetensors"
 _SHIPPED = "specedge_drafts"  # the module of the distribution
@@ -103,7 +103,7 @@ def open_layers(path: Path, target: Checkpoint) -> Checkpoint:
         heads=None,
         generation={**target.spec.generation, "alignment_heads": None},  # those are the deeper decoder's
     )
-    entries = {name: target.entries[name] for name, _ in expected_shapes(spec) if name in target.entries}
+    entries = {name: target.entries[name] for name, _ in spec.shapes() if name in target.entries}
     entries |= {name: Stored(value.shape, "F32", path, read=value.copy) for name, value in layers.items()}
     return Checkpoint(spec, entries, folder=target.folder, where=str(path))
 

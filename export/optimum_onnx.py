@@ -22,7 +22,7 @@ from onnx import numpy_helper
 from specedge.errors import CheckpointError
 
 from .checkpoint import Checkpoint, load_configs
-from .spec import F32, Source, Spec, Stored, expected_shapes
+from .spec import F32, Source, Spec, Stored
 
 _ENCODER = "encoder_model.onnx"
 # The with-past decoder comes last: it has no cross-attention keys and values.
@@ -57,7 +57,7 @@ def open_optimum(folder: Path) -> Checkpoint:
     entries = dict[str, Stored]()
     for side, path in files.items():
         entries |= {name: _stored(name, ref, path) for name, ref in _Graph(_load(path), side, path).weights().items()}
-    lost = [name for name, _ in expected_shapes(spec) if name not in entries]
+    lost = [name for name, _ in spec.shapes() if name not in entries]
     if lost:
         file = files["encoder" if ".encoder." in lost[0] else "decoder"]
         raise CheckpointError(

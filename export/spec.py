@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -88,8 +88,23 @@ class Spec:
     warning: str = ""
 
     def shapes(self) -> Shapes:
-        """Name and shape of every weight, see `expected_shapes`."""
-        return expected_shapes(self)
+        """Canonical (transformers) name and shape of every weight an export reads, in the order it reads them."""
+        dims, width, encoder, root = self.dims, self.dims.n_text_state, "model.encoder", "model.decoder"
+        found = pair_shapes(f"{encoder}.conv1", (width, dims.n_mels, 3))
+        found += pair_shapes(f"{encoder}.conv2", (width, width, 3))
+        found.append((f"{encoder}.embed_positions.weight", (dims.n_audio_ctx, width)))
+        for i in range(dims.n_audio_layer):
+            shapes = layer_shapes(f"{encoder}.layers.{i}", ("self_attn",), width, self.n_audio_ffn)
+            found += _with_factors(shapes, self.low_rank[i]) if self.low_rank else shapes
+        found += pair_shapes(f"{encoder}.layer_norm", (width,))
+        found.append((f"{root}.embed_tokens.weight", (dims.n_vocab, width)))
+        found.append((f"{root}.embed_positions.weight", (dims.n_text_ctx, width)))
+        for i in range(dims.n_text_layer):
+            found += layer_shapes(f"{root}.layers.{i}", ("self_attn", "encoder_attn"), width, self.n_text_ffn)
+        found += pair_shapes(f"{root}.layer_norm", (width,))
+        if not self.tied:
+            found.append(("proj_out.weight", (dims.n_vocab, width)))
+        return found if self.heads is None else [*found, *head_shapes(self.heads, width, self.n_text_ffn, dims.n_vocab)]
 
     @classmethod
     def from_config(
@@ -103,7 +118,18 @@ class Spec:
         warning: str = "",
     ) -> Spec:
         """Validate a transformers config; `where` names it in errors. Raises CheckpointError."""
-        _check_kind(config, where)
+        kind, preprocessor = config.get("model_type"), preprocessor or {}
+        if kind not in ("whisper", "lite-whisper"):
+            raise CheckpointError(f"{where}: model_type {kind!r} cannot be exported; expected 'whisper' or 'qwen3_asr'")
+        check_not_quantised(config, where)
+        check_gelu(config, "activation_function", where)
+        if flag(config, "scale_embedding", False, where):
+            raise CheckpointError(f"{where}: scale_embedding true is not supported; expected false, as Whisper has it")
+        for key, wanted in _RECIPE.items():
+            if preprocessor.get(key) not in (None, wanted):
+                raise CheckpointError(
+                    f"{where}: the preprocessor has {key} {preprocessor[key]!r}; Whisper's log-mel needs {wanted}"
+                )
         dims = Dims(**{name: dimension(config, key, where) for name, key in CONFIG_KEYS.items()})
         for key, n_head in (("encoder", dims.n_audio_head), ("decoder", dims.n_text_head)):
             if dims.n_text_state % n_head:
@@ -118,22 +144,12 @@ class Spec:
             tied=flag(config, "tie_word_embeddings", True, where),
             config=config,
             generation=inherited | {key: value for key, value in (generation or {}).items() if value is not None},
-            preprocessor=_check_recipe(preprocessor or {}, where),
+            preprocessor=preprocessor,
             source=source,
             heads=heads_in_config(config, dims.n_text_state, where),
             low_rank=_low_rank(config, where),
             warning=warning,
         )
-
-
-def _check_kind(config: Mapping[str, Any], where: str) -> None:
-    kind = config.get("model_type")
-    if kind not in ("whisper", "lite-whisper"):
-        raise CheckpointError(f"{where}: model_type {kind!r} cannot be exported; expected 'whisper' or 'qwen3_asr'")
-    check_not_quantised(config, where)
-    if flag(config, "scale_embedding", False, where):
-        raise CheckpointError(f"{where}: scale_embedding true is not supported; expected false, as Whisper has it")
-    check_gelu(config, "activation_function", where)
 
 
 def check_not_quantised(config: Mapping[str, Any], where: str) -> None:
@@ -149,15 +165,6 @@ def check_gelu(config: Mapping[str, Any], key: str, where: str) -> None:
     activation = config.get(key)
     if activation not in (None, "gelu"):
         raise CheckpointError(f"{where}: {key} {activation!r} is not supported; expected 'gelu'")
-
-
-def _check_recipe(preprocessor: dict[str, Any], where: str) -> dict[str, Any]:
-    for key, wanted in _RECIPE.items():
-        if preprocessor.get(key) not in (None, wanted):
-            raise CheckpointError(
-                f"{where}: the preprocessor config has {key} {preprocessor[key]!r}; Whisper's log-mel needs {wanted}"
-            )
-    return preprocessor
 
 
 _LINEARS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
@@ -195,20 +202,6 @@ def flag(config: Mapping[str, Any], key: str, default: bool, where: str) -> bool
     return value
 
 
-def expected_shapes(spec: Spec) -> Shapes:
-    """Canonical (transformers) name and shape of every weight an export reads, in the order it reads them."""
-    dims, width, root = spec.dims, spec.dims.n_text_state, "model.decoder"
-    found = encoder_shapes(dims, spec.n_audio_ffn, spec.low_rank)
-    found.append((f"{root}.embed_tokens.weight", (dims.n_vocab, width)))
-    found.append((f"{root}.embed_positions.weight", (dims.n_text_ctx, width)))
-    for i in range(dims.n_text_layer):
-        found += layer_shapes(f"{root}.layers.{i}", ("self_attn", "encoder_attn"), width, spec.n_text_ffn)
-    found += pair_shapes(f"{root}.layer_norm", (width,))
-    if not spec.tied:
-        found.append(("proj_out.weight", (dims.n_vocab, width)))
-    return found if spec.heads is None else [*found, *head_shapes(spec.heads, width, spec.n_text_ffn, dims.n_vocab)]
-
-
 def _with_factors(shapes: Shapes, ranks: Mapping[str, int]) -> Shapes:
     """The weights of a layer, some as `weight1` [n_in, rank] and `weight2` [rank, n_out], which have a bias always."""
     found: Shapes = []
@@ -223,17 +216,6 @@ def _with_factors(shapes: Shapes, ranks: Mapping[str, int]) -> Shapes:
         if linear == "k_proj":
             found.append((f"{at}.bias", (n_out,)))
     return found
-
-
-def encoder_shapes(dims: Dims, n_ffn: int, low_rank: Sequence[Mapping[str, int]] = ()) -> Shapes:
-    """Those of Whisper's encoder."""
-    width, root = dims.n_audio_state, "model.encoder"
-    found = pair_shapes(f"{root}.conv1", (width, dims.n_mels, 3)) + pair_shapes(f"{root}.conv2", (width, width, 3))
-    found.append((f"{root}.embed_positions.weight", (dims.n_audio_ctx, width)))
-    for i in range(dims.n_audio_layer):
-        shapes = layer_shapes(f"{root}.layers.{i}", ("self_attn",), width, n_ffn)
-        found += _with_factors(shapes, low_rank[i]) if low_rank else shapes
-    return found + pair_shapes(f"{root}.layer_norm", (width,))
 
 
 def read_text(path: Path, *, max_bytes: int = MOST_JSON_BYTES) -> str:
@@ -266,9 +248,9 @@ def read_optional(path: Path) -> dict[str, Any]:
 
 
 F32 = npt.NDArray[np.float32]
-_T = TypeVar("_T")
 _CHUNK_BYTES = 8 << 20
 _RELOAD_BYTES = 512 << 20
+_STATES = ("model_state_dict", "state_dict", "model")  # under which a trainer's file has its tensors
 
 # Stored type -> how its bytes are read. bfloat16 is the upper half of a float32.
 FLOATS: Mapping[str, np.dtype[Any]] = {
@@ -388,17 +370,7 @@ def check_tensor(stored: Stored | None, name: str, shape: tuple[int, ...], where
 
 def plain_name(name: str) -> str:
     """A tensor's name without what torch.compile (`_orig_mod.`) and data parallelism (`module.`) put before it."""
-    name = name.replace("_orig_mod.", "")
-    while name.startswith("module."):
-        name = name.removeprefix("module.")
-    return name
-
-
-def _renamed(tensors: Mapping[str, _T], rename: Callable[[str], str], path: Path) -> dict[str, _T]:
-    found = {rename(name): tensor for name, tensor in tensors.items()}
-    if len(found) < len(tensors):
-        raise CheckpointError(f"{path}: holds several models, such as a teacher and its student; save the one alone")
-    return found
+    return re.sub(r"^(module\.)+", "", name.replace("_orig_mod.", ""))
 
 
 @contextmanager
@@ -419,11 +391,13 @@ def read_weights(
 
     Raises CheckpointError.
     """
-    if is_pickle:
-        return _Pickles(paths, rename).entries()
-    found = dict[str, Stored]()
+    found, entries = dict[str, Stored](), _Pickles().entries if is_pickle else _safetensors_entries
     for path in paths:  # of which no file stays open
-        found |= _renamed(dict(_safetensors_entries(path)), rename, path)
+        stored = dict(entries(path))
+        renamed = {rename(name): tensor for name, tensor in stored.items()}
+        if len(renamed) < len(stored):
+            raise CheckpointError(f"{path}: holds several models, such as a teacher and its student; save one alone")
+        found |= renamed
     return found
 
 
@@ -448,26 +422,19 @@ def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
             yield name, Stored(tuple(entry["shape"]), entry["dtype"], path, offset)
 
 
-STATES = ("model_state_dict", "state_dict", "model")
-
-
 class _Pickles:
     """Pickles of {name: tensor}, mapped rather than read.
 
     Mapped pages count as resident memory, so the mapping is renewed after every half gigabyte read.
     """
 
-    def __init__(self, paths: Sequence[Path], rename: Callable[[str], str]) -> None:
-        self._paths, self._rename = paths, rename
+    def __init__(self) -> None:
         self._states: dict[Path, dict[str, Any]] = {}
         self._read_bytes = 0
 
-    def entries(self) -> dict[str, Stored]:
-        return {
-            name: Stored(tuple(tensor.shape), _torch_dtype(tensor), path, read=partial(self._read, path, name))
-            for path in self._paths
-            for name, tensor in self._state(path).items()
-        }
+    def entries(self, path: Path) -> Iterator[tuple[str, Stored]]:
+        for name, tensor in self._state(path).items():
+            yield name, Stored(tuple(tensor.shape), _torch_dtype(tensor), path, read=partial(self._read, path, name))
 
     def _read(self, path: Path, name: str) -> F32:
         import torch
@@ -486,13 +453,13 @@ class _Pickles:
             value = load_pickle(path)
             import torch
 
-            if isinstance(value, dict):  # a trainer's file has its tensors under one of these
-                value = next((value[key] for key in STATES if isinstance(value.get(key), dict)), value)
+            if isinstance(value, dict):
+                value = next((value[key] for key in _STATES if isinstance(value.get(key), dict)), value)
             tensors = value.items() if isinstance(value, dict) else ()
             found = {name: item for name, item in tensors if isinstance(item, torch.Tensor)}
             if not found:
                 raise CheckpointError(f"{path}: holds no tensors by name; expected a model's state_dict")
-            self._states[path] = _renamed(found, self._rename, path)
+            self._states[path] = found
         return self._states[path]
 
 

@@ -21,7 +21,7 @@ from specedge.errors import CheckpointError, UsageError
 from specedge.files import check_folder, publish_folder, scratch_folder, sweep
 
 from ..checkpoint import HEADS_FILE, Checkpoint
-from ..spec import expected_shapes, read_json
+from ..spec import read_json
 from .early_stopping import writing
 
 DRAFT = "specedge_draft_of"
@@ -74,7 +74,7 @@ def write_checkpoint(
 
     check_out(out, mark)
     spec = checkpoint.spec
-    kept = [name for name, _ in expected_shapes(spec) if name not in trained and _is_part(name, n_layers)]
+    kept = [name for name, _ in spec.shapes() if name not in trained and _is_part(name, n_layers)]
     tensors = {name: _smallest(checkpoint.tensor(name)) for name in kept}
     tensors |= {name: np.ascontiguousarray(value) for name, value in trained.items()}
     config = {name: value for name, value in spec.config.items() if not name.startswith(_OF_HEADS)}

@@ -10,7 +10,6 @@ import pytest
 
 from specedge.errors import CheckpointError, UsageError
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.spec import expected_shapes
 from support.checkpoints import make_checkpoint, weight
 from support.edits import edit_config, read_tensors, write_tensors
 
@@ -29,7 +28,7 @@ def test_every_tensor_is_the_float32_of_what_was_stored(dtype: str, shards: int,
     stored = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
     assert (folder / "model.safetensors").exists() == (shards == 1)
     with open_checkpoint(folder) as checkpoint:
-        names = dict(expected_shapes(checkpoint.spec))
+        names = dict(checkpoint.spec.shapes())
         assert FC1 in names
         for name, shape in names.items():
             value = checkpoint.tensor(name)
@@ -92,7 +91,7 @@ def test_transformers_loads_the_same_parameters(micro: Path) -> None:
     assert not any(info.values()), info
     with open_checkpoint(micro) as checkpoint:
         state = model.state_dict()
-        assert set(state) == {name for name, _ in expected_shapes(checkpoint.spec)} | {"proj_out.weight"}
+        assert set(state) == {name for name, _ in checkpoint.spec.shapes()} | {"proj_out.weight"}
         for name, value in state.items():
             stored = checkpoint.tensor("model.decoder.embed_tokens.weight" if name == "proj_out.weight" else name)
             np.testing.assert_array_equal(stored, value.numpy())

@@ -14,7 +14,6 @@ import specedge
 from specedge.errors import CheckpointError
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
 from specedge.export.export import export_to
-from specedge.export.spec import expected_shapes
 from specedge.models import catalogue
 from support.checkpoints import make_checkpoint
 from support.edits import edit_config, read_tensors, write_tensors
@@ -33,7 +32,7 @@ def published_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def same(theirs: Checkpoint, ours: Checkpoint, **close: float) -> None:
     """The same names, dimensions and values, bit for bit unless told how close."""
     assert theirs.spec.dims == ours.spec.dims
-    for name, _ in expected_shapes(ours.spec):
+    for name, _ in ours.spec.shapes():
         np.testing.assert_allclose(theirs.tensor(name), ours.tensor(name), rtol=0, atol=close.get("atol", 0))
 
 
@@ -50,7 +49,7 @@ def test_ggml_gives_the_weights_of_the_checkpoint(kind: str, published_shape: Pa
     with open_checkpoint(tmp_path / "ggml-mine.bin") as theirs, open_checkpoint(published_shape) as ours:
         assert theirs.spec.dims == ours.spec.dims and theirs.spec.source.kind == "ggml"
         assert "alignment_heads" not in theirs.spec.generation and not theirs.spec.warning
-        for name, _ in expected_shapes(ours.spec):
+        for name, _ in ours.spec.shapes():
             np.testing.assert_array_equal(theirs.tensor(name), worth[name])
 
 
@@ -66,7 +65,7 @@ def test_ggml_of_fewer_bits_is_read_and_says_so(kind: str, published_shape: Path
     with open_checkpoint(tmp_path / f"ggml-base-{kind}.bin") as theirs, open_checkpoint(published_shape) as ours:
         assert f"rounded to {kind[1]} bits ({kind})" in theirs.spec.warning
         assert "`specedge export openai/whisper-base`" in theirs.spec.warning
-        for name, _ in expected_shapes(theirs.spec):
+        for name, _ in theirs.spec.shapes():
             np.testing.assert_array_equal(theirs.tensor(name), worth[name])
         name = "model.decoder.layers.0.fc1.weight"
         off = np.abs(theirs.tensor(name) - ours.tensor(name)).max() / np.abs(ours.tensor(name)).max()

@@ -14,7 +14,6 @@ from safetensors.numpy import save_file
 from specedge.errors import CheckpointError
 from specedge.export import openai_pt
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.spec import expected_shapes
 from support.checkpoints import make_checkpoint
 from support.edits import read_tensors
 
@@ -51,7 +50,7 @@ def test_openai_whispers_pt_gives_the_same_weights(tmp_path: Path, torch: Any) -
     with open_checkpoint(tmp_path / "x.pt") as theirs, open_checkpoint(folder) as ours:
         assert theirs.spec.dims == ours.spec.dims and theirs.spec.n_text_ffn == 256
         assert (theirs.spec.source.kind, theirs.spec.source.id) == ("openai-pt", "x.pt")
-        for name, _ in expected_shapes(ours.spec):
+        for name, _ in ours.spec.shapes():
             np.testing.assert_array_equal(theirs.tensor(name), ours.tensor(name))
         assert theirs.spec.generation["lang_to_id"] == ours.spec.generation["lang_to_id"]
     for content, message in (
@@ -93,7 +92,7 @@ def test_a_single_file_is_told_by_its_content(
         torch.save(tensors if key is None else {key: tensors, "epoch": 3}, tmp_path / name)
     with open_checkpoint(tmp_path / name) as opened, open_checkpoint(folder) as ours:
         assert opened.spec.dims == replace(ours.spec.dims, n_audio_head=1, n_text_head=1)
-        for tensor, _ in expected_shapes(ours.spec):
+        for tensor, _ in ours.spec.shapes():
             np.testing.assert_array_equal(opened.tensor(tensor), ours.tensor(tensor))
 
 
@@ -101,7 +100,7 @@ def test_what_stands_before_every_name_of_a_folder_is_taken_off(tmp_path: Path) 
     folder = make_checkpoint(tmp_path, n_vocab=51865, tokenizer=False)
     weights = folder / "model.safetensors"
     with open_checkpoint(folder) as ours:
-        expected = {tensor: ours.tensor(tensor) for tensor, _ in expected_shapes(ours.spec)}
+        expected = {tensor: ours.tensor(tensor) for tensor, _ in ours.spec.shapes()}
     for before in ("_orig_mod.", "module.", "module._orig_mod."):
         save_file({before + name: value for name, value in expected.items()}, weights)
         for source in (folder, weights):

@@ -20,7 +20,6 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from specedge.errors import CheckpointError  # noqa: E402
 from specedge.export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
 from specedge.export.optimum_onnx import open_optimum  # noqa: E402
-from specedge.export.spec import expected_shapes  # noqa: E402
 from support.checkpoints import make_checkpoint  # noqa: E402
 
 
@@ -86,7 +85,7 @@ def export_by_hand(
     encoder = Exported(**{k: v for k, v in habits.items() if k != "merged"})
     decoder_graph, shared = Exported(**habits), ({}, {})
     with open_checkpoint(source) as checkpoint:
-        for name, _ in expected_shapes(checkpoint.spec):
+        for name, _ in checkpoint.spec.shapes():
             value = checkpoint.tensor(name)
             if name == "model.encoder.embed_positions.weight":
                 encoder.node("Add", ["x", encoder.keep("onnx::Add_241", value[None])], "")
@@ -105,7 +104,7 @@ def export_by_hand(
 def assert_same_weights(found: Checkpoint, source: Path) -> None:
     with open_checkpoint(source) as checkpoint:
         assert found.spec.dims == checkpoint.spec.dims
-        for name, _ in expected_shapes(checkpoint.spec):
+        for name, _ in checkpoint.spec.shapes():
             np.testing.assert_array_equal(found.tensor(name), checkpoint.tensor(name), err_msg=name)
 
 

@@ -16,7 +16,6 @@ import pytest
 
 from specedge.errors import CheckpointError
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.spec import expected_shapes
 from support.checkpoints import make_checkpoint
 from support.edits import read_tensors
 
@@ -49,7 +48,7 @@ def test_pickled_weights_are_read_through_torch(layout: str, micro: Path, tmp_pa
     else:
         torch.save(state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=layout == "one")
     with open_checkpoint(folder) as checkpoint, open_checkpoint(micro) as plain:
-        for name, _ in expected_shapes(plain.spec):
+        for name, _ in plain.spec.shapes():
             if name != "model.encoder.conv1.bias":
                 np.testing.assert_array_equal(checkpoint.tensor(name), plain.tensor(name))
         assert np.abs(checkpoint.tensor("model.encoder.conv1.bias")).max() > 0
@@ -137,9 +136,8 @@ def test_a_large_sharded_checkpoint_is_read_in_little_memory(tmp_path: Path) -> 
     code = (
         "import re, sys\n"
         "from specedge.export.checkpoint import open_checkpoint\n"
-        "from specedge.export.spec import expected_shapes\n"
         "with open_checkpoint(sys.argv[1]) as c:\n"
-        "    for name, _ in expected_shapes(c.spec): c.tensor(name)\n"
+        "    for name, _ in c.spec.shapes(): c.tensor(name)\n"
         "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
     )
     out = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)

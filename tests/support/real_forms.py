@@ -24,7 +24,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from specedge.export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
-from specedge.export.spec import expected_shapes  # noqa: E402
 from support import checkpoints  # noqa: E402
 from support.checkpoints import Layout, Shape  # noqa: E402
 from support.edits import write_tensors  # noqa: E402
@@ -97,7 +96,7 @@ def shape_of(opened: Checkpoint) -> tuple[Shape, Layout]:
 
 def tensors_of(opened: Checkpoint) -> Iterator[tuple[str, np.ndarray]]:
     """Every weight that is stored, float32, by transformers' name."""
-    for name, _ in expected_shapes(opened.spec):
+    for name, _ in opened.spec.shapes():
         yield name, opened.tensor(name)
 
 
