@@ -32,13 +32,10 @@ _REFUSED = ("use_dora", "fan_in_fan_out", "use_qalora", "megatron_config", "laye
 
 @dataclass(frozen=True)
 class Adapter:
-    """An opened adapter. `scales`: of each weight that it changes, by canonical name; `replaced`: canonical name ->
-    stored name of each that it replaces; `entries`: its tensors by stored name."""
+    """An opened adapter: its config, and its tensors by stored name."""
 
     name: str
-    base: str | None
-    scales: Mapping[str, float]
-    replaced: Mapping[str, str]
+    config: Mapping[str, Any]
     entries: Mapping[str, Stored]
     where: str
 
@@ -47,37 +44,63 @@ class Adapter:
 
         Raises CheckpointError unless it fits.
         """
-        self._check_base(source, config)
-        changed = dict[str, Stored]()
-        for name in (*self.scales, *self.replaced):
-            stored = entries.get(name)
-            if stored is None:
-                raise CheckpointError(
-                    f"{self.where}: changes {name}, which the base model {source.id} does not have; {_BY_HAND}"
-                )
-            if name in self.replaced:
-                changed[name] = self.entries[self.replaced[name]]
-                check_tensor(changed[name], name, stored.shape, self.where)
-                continue
-            if len(stored.shape) != 2:
-                raise CheckpointError(f"{self.where}: changes {name}, and only linear maps are merged; {_BY_HAND}")
-            (n_out, n_in), (a, b) = stored.shape, (_factor(name, side) for side in "AB")
-            factors = [self.entries.get(factor) for factor in (a, b)]
-            rank = factors[0].shape[0] if factors[0] is not None and factors[0].shape else 0
-            check_tensor(factors[0], a, (rank, n_in), self.where)
-            check_tensor(factors[1], b, (n_out, rank), self.where)
-            read = partial(_sum, stored, self.entries[a], self.entries[b], self.scales[name])
-            changed[name] = replace(stored, read=read)
-        return changed
-
-    def _check_base(self, source: Source, config: Mapping[str, Any]) -> None:
-        made_for = self.base or ""
+        made_for = self.config.get("base_model_name_or_path")
         given = source.id if source.kind == "hub" else config.get("_name_or_path")
         ours, theirs = (catalogue.find(name) if isinstance(name, str) else None for name in (given, made_for))
         if ours is not None and theirs is not None and ours != theirs:
             raise CheckpointError(
                 f"{self.where}: was trained for {made_for}, not for {given}; {how_to_merge(made_for)}"
             )
+        changed = dict[str, Stored]()
+        for stored, tensor in self.entries.items():
+            factor = re.fullmatch(r"(.+)\.lora_([AB])\.weight", stored.removeprefix(_PREFIX))
+            if factor is not None and factor[2] == "B":
+                continue
+            if factor is not None:
+                name = f"{factor[1]}.weight"
+            elif "lora_" in stored:
+                raise CheckpointError(f"{self.where}: holds {stored}, and only linear maps are merged; {_BY_HAND}")
+            else:
+                name = stored.removeprefix(_PREFIX).replace(".base_layer.", ".").replace(".modules_to_save.", ".")
+            base = entries.get(name)
+            if base is None:
+                raise CheckpointError(
+                    f"{self.where}: changes {name}, which the base model {source.id} does not have; {_BY_HAND}"
+                )
+            if factor is None:
+                check_tensor(tensor, name, base.shape, self.where)
+                changed[name] = tensor
+            else:
+                changed[name] = self._added(base, name, factor[1], tensor)
+        if not changed:
+            raise CheckpointError(
+                f"{self.where}: changes nothing; expected tensors like {_PREFIX}...q_proj.lora_A.weight"
+            )
+        return changed
+
+    def _added(self, base: Stored, name: str, module: str, a: Stored) -> Stored:
+        """The weight `name` of a module with the product of its factors added, of which `a` is the second."""
+        if len(base.shape) != 2:
+            raise CheckpointError(f"{self.where}: changes {name}, and only linear maps are merged; {_BY_HAND}")
+        n_out, n_in = base.shape
+        rank, names = a.shape[0] if a.shape else 0, [f"{_PREFIX}{module}.lora_{side}.weight" for side in "AB"]
+        for factor, shape in zip(names, ((rank, n_in), (n_out, rank)), strict=True):
+            check_tensor(self.entries.get(factor), factor, shape, self.where)
+        return replace(base, read=partial(_sum, base, a, self.entries[names[1]], self._scale(module, rank)))
+
+    def _scale(self, module: str, rank: int) -> float:
+        alpha: Any = self.config.get("lora_alpha")
+        for key, value in (self.config.get("alpha_pattern") or {}).items():
+            if not re.fullmatch(r"[\w.]+", key):  # peft takes regular expressions
+                raise CheckpointError(
+                    f"{self.where}: alpha_pattern has {key!r}; expected the name of a module; {_BY_HAND}"
+                )
+            if f".{module}".endswith(f".{key}"):
+                alpha = value
+                break
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or rank < 1:
+            raise CheckpointError(f"{self.where}: lora_alpha is {alpha!r} for {module}; expected a number")
+        return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
 
 
 def _sum(base: Stored, a: Stored, b: Stored, scale: float) -> F32:
@@ -104,16 +127,7 @@ def open_adapter(folder: Path) -> Adapter:
     if path is None:
         raise CheckpointError(f"{folder}: holds no weights; looked for {', '.join(_WEIGHTS)}")
     entries = read_weights([path], is_pickle=path.suffix == ".bin")
-    scales, replaced = _changes(entries, config, str(path))
-    base = config.get("base_model_name_or_path")
-    return Adapter(
-        name=folder.resolve().name,
-        base=base if isinstance(base, str) else None,
-        scales=scales,
-        replaced=replaced,
-        entries=entries,
-        where=str(folder),
-    )
+    return Adapter(name=folder.resolve().name, config=config, entries=entries, where=str(folder))
 
 
 _BY_HAND = (
@@ -124,40 +138,3 @@ _BY_HAND = (
 def how_to_merge(base: object) -> str:
     """The command that exports a base model with an adapter."""
     return f"`specedge export {base if isinstance(base, str) and base else 'BASE'} --adapter DIR`"
-
-
-def _changes(
-    entries: Mapping[str, Stored], config: Mapping[str, Any], where: str
-) -> tuple[dict[str, float], dict[str, str]]:
-    """The scale of each weight that is changed, and the stored name of each that is replaced."""
-    scales, replaced = {}, {}
-    for stored in entries:
-        name = stored.removeprefix(_PREFIX)
-        found = re.fullmatch(r"(.+)\.lora_([AB])\.weight", name)
-        if found is None and "lora_" in name:
-            raise CheckpointError(f"{where}: holds {stored}, and only linear maps are merged; {_BY_HAND}")
-        if found is None:
-            replaced[name.replace(".base_layer.", ".").replace(".modules_to_save.", ".")] = stored
-        elif found[2] == "A":
-            scales[f"{found[1]}.weight"] = _scale(found[1], entries[stored], config, where)
-    if not scales and not replaced:
-        raise CheckpointError(f"{where}: changes nothing; expected tensors like {_PREFIX}...q_proj.lora_A.weight")
-    return scales, replaced
-
-
-def _scale(module: str, a: Stored, config: Mapping[str, Any], where: str) -> float:
-    alpha: Any = config.get("lora_alpha")
-    for key, value in (config.get("alpha_pattern") or {}).items():
-        if not re.fullmatch(r"[\w.]+", key):  # peft takes regular expressions
-            raise CheckpointError(f"{where}: alpha_pattern has {key!r}; expected the name of a module; {_BY_HAND}")
-        if f".{module}".endswith(f".{key}"):
-            alpha = value
-            break
-    rank = a.shape[0] if a.shape else 0
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or rank < 1:
-        raise CheckpointError(f"{where}: lora_alpha is {alpha!r} for {module}; expected a number")
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-
-
-def _factor(name: str, side: str) -> str:
-    return f"{_PREFIX}{name.removesuffix('.weight')}.lora_{side}.weight"
