@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,6 @@ from ..bundle.dims import SpeechDims
 from ..bundle.manifest import PROJECTOR_GRAPH, SPEECH, SPEECH_GRAPHS
 from .engine import Engine, State, encoder_output
 from .kv_cache import Features, WantedRows
-
-
-class GraphRun(NamedTuple):
-    """Rows that one run of the graph takes: `audio` rows of the window, then `ids`, the first being row `start`."""
-
-    start: int
-    audio: Sequence[int]
-    ids: Sequence[int]
 
 
 class SpeechEngine(Engine):
@@ -108,47 +100,28 @@ class SpeechEngine(Engine):
         for state, ids, wanted in texts:
             state.memory.left, state.memory.asked = [], ids
             del state.memory.said[state.length :]
-            parts = list(graph_runs(ids, self.dims.n_vocab))
-            runs = [self._run_part(state, part, wanted, is_last=part is parts[-1]) for part in parts]
+            n_vocab, audio = self.dims.n_vocab, state.features.cross["audio"][0]
+            # Rows of audio stand first in a run of the graph, so another one begins where they follow tokens.
+            cuts = [at for at in range(1, len(ids)) if ids[at - 1] < n_vocab <= ids[at]]
+            found: list[NDArray[np.float32]] = []
+            kept: list[NDArray[np.float32]] = []
+            for start, end in itertools.pairwise([0, *cuts, len(ids)]):
+                heard = [id_ - n_vocab for id_ in ids[start:end] if id_ >= n_vocab]
+                rows = sorted(row - start for row in wanted if start <= row < end)
+                tokens = ids[start + len(heard) : end]
+                arrays = self._run_rows(state.memory, state.length + start, tokens, rows, audio[heard])
+                logits = arrays.logits[0, : len(rows), :n_vocab]
+                found.append(logits.copy() if cuts else logits)  # the next run writes to the same arrays
+                if arrays.hidden is not None:
+                    hidden = arrays.hidden[:, : end - start]
+                    kept.append(hidden.copy() if cuts else hidden)
             state.n_open = (len(ids),)
-            if len(parts) == 1:
-                logits, hidden = runs[0]
-            else:
-                logits = np.concatenate([logits for logits, _ in runs])
-                kept = [hidden for _, hidden in runs if hidden is not None]
-                hidden = np.concatenate(kept, axis=1) if kept else None
-            state.new_hidden = (hidden,)
+            logits = np.concatenate(found) if cuts else found[0]
+            state.new_hidden = ((np.concatenate(kept, axis=1) if cuts else kept[0]) if kept else None,)
             order = np.argsort(wanted, kind="stable")
             if (np.diff(order) != 1).any():
                 logits = logits[np.argsort(order)]
             yield logits
-
-    def _run_part(
-        self, state: State, part: GraphRun, wanted: Sequence[int], *, is_last: bool
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """The logits of the part's wanted rows, in rising order, and its hidden rows, if they are kept."""
-        n_part = len(part.audio) + len(part.ids)
-        rows = sorted(row - part.start for row in wanted if part.start <= row < part.start + n_part)
-        audio = state.features.cross["audio"][0, part.audio]
-        arrays = self._run_rows(state.memory, state.length + part.start, part.ids, rows, audio)
-        logits = arrays.logits[0, : len(rows), : self.dims.n_vocab]
-        hidden = None if arrays.hidden is None else arrays.hidden[:, :n_part]
-        # The next part writes to the same arrays.
-        return (logits, hidden) if is_last else (logits.copy(), None if hidden is None else hidden.copy())
-
-
-def graph_runs(ids: Sequence[int], n_vocab: int) -> Iterator[GraphRun]:
-    """`ids` cut where rows of audio begin behind tokens."""
-    start = 0
-    while start < len(ids):
-        middle = start
-        while middle < len(ids) and ids[middle] >= n_vocab:
-            middle += 1
-        end = middle
-        while end < len(ids) and ids[end] < n_vocab:
-            end += 1
-        yield GraphRun(start, [id_ - n_vocab for id_ in ids[start:middle]], ids[middle:end])
-        start = end
 
 
 def open_engine(bundle: Bundle, **options: Any) -> Engine:
