@@ -19,13 +19,13 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from specedge.errors import CheckpointError, ModelError, ResourceError, UsageError
-from specedge.models import catalogue
+from specedge.models import catalogue, store
 
 from .spec import Progress, shard_names
 
@@ -88,34 +88,34 @@ def fetch(
     revision = revision or catalogue.pinned(hub_id)
     endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
     at = f"{hub_id} at revision {revision}" if revision else hub_id
-    is_offline = _is_offline()
-    failure: Exception = CheckpointError(
-        f"{at} is not in the hub's cache, and HF_HUB_OFFLINE is set; unset it, or give a local folder: specedge export "
-        "FOLDER"
-    )
-    if not is_offline:
-        _check_endpoint(endpoint)
-        try:
-            with _bars(progress is not None):
-                return _download(hub_id, revision, cache_dir, endpoint, progress)
-        except (ModelError, ResourceError):
-            raise
-        except Exception as error:  # the hub's client lets errors of whichever HTTP library it uses through
-            failure = _explain(error, hub_id, at, revision, endpoint)
-            if not isinstance(failure, UnreachableError):
-                raise failure from error
-    cached = _cached(hub_id, revision, cache_dir)
-    if cached is None:
-        raise failure
-    if progress and not is_offline:
-        progress(f"cannot reach {endpoint}; using the cached {hub_id} at {cached[1][:12]}")
-    return cached
+    if store.is_offline():
+        cached = _cached(hub_id, revision, cache_dir)
+        if cached is None:
+            raise CheckpointError(
+                f"{at} is not in the hub's cache, and HF_HUB_OFFLINE is set; unset it, or give a local folder: "
+                "specedge export FOLDER"
+            )
+        return cached
+    _check_endpoint(endpoint)
+    try:
+        with _bars(progress is not None):
+            return _download(hub_id, revision, cache_dir, endpoint, progress)
+    except (ModelError, ResourceError):
+        raise
+    except Exception as error:  # the hub's client lets errors of whichever HTTP library it uses through
+        failure = _explain(error, hub_id, at, revision, endpoint)
+        cached = _cached(hub_id, revision, cache_dir) if isinstance(failure, UnreachableError) else None
+        if cached is None:
+            raise failure from error
+        if progress:
+            progress(f"cannot reach {endpoint}; using the cached {hub_id} at {cached[1][:12]}")
+        return cached
 
 
 def _download(
     hub_id: str, revision: str | None, cache_dir: Path | None, endpoint: str, progress: Progress | None
 ) -> Found:
-    from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url, try_to_load_from_cache
 
     info = HfApi(endpoint=endpoint).model_info(hub_id, revision=revision, timeout=_TIMEOUT_S, files_metadata=True)
     files = {item.rfilename: item for item in info.siblings or []}
@@ -132,92 +132,88 @@ def _download(
     config = [get(name) for name in _SMALL_FILES if name in files][0]
     names = [weights, *(shard_names(get(weights)) if weights.endswith(".index.json") else ())]
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
-    missing = [
-        _Missing(hub_id, name, commit, endpoint, cache, files.get(name))
+    missing = {
+        name: ((files[name].size or 0) if name in files else 0, _blob(hub_id, cache, files.get(name)))
         for name in names
         if not isinstance(try_to_load_from_cache(hub_id, name, cache_dir=cache_dir, revision=commit), str)
-    ]
-    check_space(hub_id, sum(file.size_bytes - file.held_bytes for file in missing), cache, _OTHER_DISK)
-    for file in missing:
-        if progress and file.size_bytes >= 1 << 20:
-            here = f", of which {file.held_bytes / 1e6:.0f} are here" if file.held_bytes else ""
-            progress(f"fetching {file.name} of {hub_id} ({file.size_bytes / 1e6:.0f} MB{here}) from {endpoint}")
-        if file.blob is not None:
-            file.fetch(file.blob)
-        get(file.name)
+    }
+    held = {name: min(size, _held_bytes(blob)) for name, (size, blob) in missing.items()}
+    check_space(hub_id, sum(size - held[name] for name, (size, _) in missing.items()), cache, _OTHER_DISK)
+    for name, (size, blob) in missing.items():
+        if progress and size >= 1 << 20:
+            here = f", of which {held[name] / 1e6:.0f} are here" if held[name] else ""
+            progress(f"fetching {name} of {hub_id} ({size / 1e6:.0f} MB{here}) from {endpoint}")
+        if blob is not None:
+            _fetch_blob(hf_hub_url(hub_id, name, revision=commit, endpoint=endpoint), name, size, blob)
+        get(name)
     # A branch asked for by name is remembered by the cache only if it was downloaded by name.
     hf_hub_download(hub_id, _CONFIG, revision=revision, cache_dir=cache_dir, endpoint=endpoint)
     return config.parent, commit
 
 
-class _Missing:
-    """A file that is not in the cache.
+def _blob(hub_id: str, cache: Path, about: Any) -> Path | None:
+    """The place in the cache of a file, by the hub's RepoSibling of it.
 
-    `blob` is its place there. It is None for a file that the hub names no sha256 of, as of small ones, and where the
-    cache has no links, because there a file lies in another place.
+    None for a file that the hub names no sha256 of, as of small ones, and where the cache has no links, because there a
+    file lies in another place.
     """
+    from huggingface_hub.file_download import are_symlinks_supported, repo_folder_name
 
-    def __init__(self, hub_id: str, name: str, commit: str, endpoint: str, cache: Path, about: Any) -> None:
-        """about: the hub's RepoSibling, None for a file that it does not list."""
-        from huggingface_hub import hf_hub_url
-        from huggingface_hub.file_download import are_symlinks_supported, repo_folder_name
+    sha256 = about.lfs.sha256 if about and about.lfs else ""
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256) or not are_symlinks_supported(cache):
+        return None
+    return cache / repo_folder_name(repo_id=hub_id, repo_type="model") / "blobs" / sha256
 
-        self.name, self.size_bytes = name, (about and about.size) or 0
-        self._url = hf_hub_url(hub_id, name, revision=commit, endpoint=endpoint)
-        folder = repo_folder_name(repo_id=hub_id, repo_type="model")
-        sha256 = about.lfs.sha256 if about and about.lfs else ""
-        has_place = re.fullmatch(r"[0-9a-f]{64}", sha256) and are_symlinks_supported(cache)
-        self.blob = cache / folder / "blobs" / sha256 if has_place else None
-        self._lock = cache / ".locks" / folder / f"{sha256}.lock"
 
-    @property
-    def held_bytes(self) -> int:
-        """How many bytes are there from an earlier download."""
-        places = [] if self.blob is None else [self.blob, _part(self.blob)]
-        return min(self.size_bytes, max((path.stat().st_size for path in places if path.exists()), default=0))
-
-    def fetch(self, blob: Path) -> None:
-        """Put the file into its place `blob` in the cache, with the bytes that are there already.
-
-        Raises CheckpointError for other bytes than the published ones, which are removed then, and what huggingface_hub
-        and the file system raise; what came is kept then.
-        """
-        from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils import WeakFileLock, build_hf_headers
-
-        for path in (blob, self._lock):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with WeakFileLock(self._lock):
-            if blob.exists():  # another process was quicker
-                return
-            part = _part(blob)
-            with open(part, "ab+") as file:
-                if file.tell() > self.size_bytes:
-                    file.truncate(0)
-                http_get(
-                    self._url,
-                    file,
-                    resume_size=file.seek(0, os.SEEK_END),
-                    headers=build_hf_headers(),
-                    expected_size=self.size_bytes,
-                    displayed_filename=self.name,
-                )
-                file.flush()
-                os.fsync(file.fileno())
-                file.seek(0)
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != blob.name:
-                part.unlink()
-                raise CheckpointError(
-                    f"{self.name}: {self._url} sent other bytes than the published ones (sha256 {blob.name}); they "
-                    "were removed: run the same command again, or use another hub"
-                )
-            os.replace(part, blob)
+def _held_bytes(blob: Path | None) -> int:
+    """How many bytes of a file are there from an earlier download."""
+    places = [] if blob is None else [blob, _part(blob)]
+    return max((path.stat().st_size for path in places if path.exists()), default=0)
 
 
 def _part(blob: Path) -> Path:
     """Where the bytes of a file lie until all are there."""
     return blob.with_name(f"{blob.name}.specedge.incomplete")
+
+
+def _fetch_blob(url: str, name: str, size_bytes: int, blob: Path) -> None:
+    """Put a file into its place `blob` in the cache, with the bytes that are there already.
+
+    Raises CheckpointError for other bytes than the published ones, which are removed then, and what huggingface_hub
+    and the file system raise; what came is kept then.
+    """
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import WeakFileLock, build_hf_headers
+
+    lock = blob.parents[2] / ".locks" / blob.parents[1].name / f"{blob.name}.lock"
+    for path in (blob, lock):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with WeakFileLock(lock):
+        if blob.exists():  # another process was quicker
+            return
+        part = _part(blob)
+        with open(part, "ab+") as file:
+            if file.tell() > size_bytes:
+                file.truncate(0)
+            http_get(
+                url,
+                file,
+                resume_size=file.seek(0, os.SEEK_END),
+                headers=build_hf_headers(),
+                expected_size=size_bytes,
+                displayed_filename=name,
+            )
+            file.flush()
+            os.fsync(file.fileno())
+            file.seek(0)
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != blob.name:
+            part.unlink()
+            raise CheckpointError(
+                f"{name}: {url} sent other bytes than the published ones (sha256 {blob.name}); they were removed: run "
+                "the same command again, or use another hub"
+            )
+        os.replace(part, blob)
 
 
 def check_space(what: str, needed: int, folder: Path, remedy: str) -> None:
@@ -235,19 +231,15 @@ def _check_endpoint(endpoint: str) -> None:
     """Refuse a hub whose answers anybody on the way can change; one on this machine may speak plain http."""
     parts = urlsplit(endpoint)
     host = parts.hostname or ""
-    if parts.scheme == "https" or (parts.scheme == "http" and _is_this_machine(host)):
+    is_here = host == "localhost"
+    with suppress(ValueError):  # a name, which may lead anywhere
+        is_here = is_here or ipaddress.ip_address(host).is_loopback
+    if parts.scheme == "https" or (parts.scheme == "http" and is_here):
         return
     raise UsageError(
         f"HF_ENDPOINT is {parts.scheme or 'no'}://{host}: a checkpoint fetched without https can be changed on the "
         "way; give an https address, or a local folder"
     )
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _choose_weights(hub_id: str, names: set[str]) -> str:
@@ -279,13 +271,6 @@ def _cached(hub_id: str, revision: str | None, cache_dir: Path | None) -> Found 
     if weights.name.endswith(".index.json") and not all((folder / shard).is_file() for shard in shard_names(weights)):
         return None
     return folder, folder.name
-
-
-def _is_offline() -> bool:
-    from huggingface_hub import constants
-
-    said = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    return said or bool(constants.HF_HUB_OFFLINE)
 
 
 def _explain(error: Exception, hub_id: str, at: str, revision: str | None, endpoint: str) -> Exception:

@@ -163,6 +163,11 @@ def find_file(name: str) -> Path:
     return path
 
 
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids the network, as huggingface_hub reads it."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
 def fetch_file(name: str) -> Path:
     """Download the file of `catalogue.FILES` called `name` over HTTPS, or take it from the store; its path.
 
@@ -174,7 +179,7 @@ def fetch_file(name: str) -> Path:
     known = catalogue.FILES[name]
     with contextlib.suppress(ModelError):
         return find_file(name)
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if is_offline():
         raise ModelNotFoundError(f"{name} is not installed and HF_HUB_OFFLINE is set: {_by_hand(name)}")
     content, target = _download(known), file_path(name)
     try:
