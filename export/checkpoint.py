@@ -259,7 +259,9 @@ def open_heads(path: Path, spec: Spec) -> Heads:
 
     Raises CheckpointError for a file that holds no heads, or heads of another shape than this model needs.
     """
-    file = _file(path)
+    file = path / HEADS_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise CheckpointNotFoundError(f"{file}: there is no such file; expected trained heads")
     weights = Tensors(read_weights([file]), str(file))
     found = _spec_of(set(weights.entries), file)
     d, n_vocab = spec.dims.n_text_state, spec.dims.n_vocab
@@ -268,16 +270,6 @@ def open_heads(path: Path, spec: Spec) -> Heads:
     for name, shape in head_shapes(found, d, spec.n_text_ffn, n_rows):
         check_tensor(weights.entries.get(name), name, shape, str(file))
     return Heads(spec=found, weights=weights, tokens=tokens)
-
-
-def _file(path: Path) -> Path:
-    if not path.is_dir():
-        if not path.is_file():
-            raise CheckpointNotFoundError(f"{path}: there is no such file; expected trained heads")
-        return path
-    if not (path / HEADS_FILE).is_file():
-        raise CheckpointError(f"{path}: holds no heads (looked for {HEADS_FILE})")
-    return path / HEADS_FILE
 
 
 def _spec_of(names: set[str], file: Path) -> HeadsSpec:

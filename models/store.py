@@ -226,8 +226,8 @@ def installed() -> list[Installed]:
     return [
         Installed(name=path.name, path=path, size_bytes=size_bytes(path))
         for root in _roots()
-        for path in _subfolders(root)
-        if _NAME.fullmatch(path.name) and _is_bundle(path)
+        for path in sorted(manifest.parent for manifest in root.glob(f"*/{MANIFEST_NAME}"))
+        if _NAME.fullmatch(path.name)
     ]
 
 
@@ -292,13 +292,6 @@ def _candidates(name: str) -> Iterator[str]:
 
 def _is_bundle(path: Path) -> bool:
     return os.path.isfile(path / MANIFEST_NAME)
-
-
-def _subfolders(root: Path) -> list[Path]:
-    try:
-        return sorted(path for path in root.iterdir() if path.is_dir())
-    except OSError:  # no store yet, or not ours to read
-        return []
 
 
 def size_bytes(*paths: Path) -> int:
