@@ -83,6 +83,21 @@ def copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:
         shutil.copyfile(source, target)
 
 
+def copy_bundle(bundle: Bundle, out: Path) -> None:
+    """Copy an opened bundle to `out`, where nothing is. Raises ResourceError."""
+    with _new_folder(out) as folder:
+        _copy_files(bundle, folder)
+        _sync(folder)
+        publish_folder(folder, out)
+
+
+def _copy_files(bundle: Bundle, folder: Path) -> None:
+    for name in (MANIFEST_NAME, *bundle.manifest.files):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(bundle.path / name, target)
+
+
 def _write_more(
     manifest: Manifest,
     folder: Path,
@@ -102,10 +117,7 @@ def _write_more(
         check_fit(draft.manifest, manifest)
         if any(name.startswith(_INSIDE) for name in draft.manifest.files):
             raise UsageError(f"{draft.path}: brings a draft of its own; export that model again without --draft")
-        for name in (MANIFEST_NAME, *draft.manifest.files):
-            target = new / DRAFT_FOLDER / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(draft.path / name, target)
+        _copy_files(draft, new / DRAFT_FOLDER)
     if ctc is not None:
         graphs.append(CTC_GRAPH)
         write_head_for(manifest, folder, ctc, new / f"{CTC_GRAPH}.onnx")
@@ -174,7 +186,6 @@ def write_bundle(
             shapes = checkpoint.shapes.items()
             n_weights += sum(math.prod(shape) for name, shape in shapes if name.startswith("model.encoder."))
         check_space("the bundle", int(n_weights * BYTES_PER_WEIGHT[precision]), out.parent, "give another -o")
-        folder.chmod(0o755)
         manifest = _write_files(checkpoint, folder, PRECISIONS[precision], name, version, maps, heads)
         before = _files(folder)
         graphs = _write_more(manifest, folder, folder, draft=draft, ctc=ctc, learnable=learnable)
@@ -349,6 +360,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
         with disk_errors(out):
             out.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(out) as folder:
+            folder.chmod(0o755)
             yield folder
     except BaseException:
         for folder in made:

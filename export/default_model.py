@@ -27,7 +27,7 @@ _ENGLISH, _ANY = ("whisper-tiny.en", "whisper-tiny", "whisper-base"), ("whisper-
 _BASE_BYTES = 200_000_000  # what a transcription takes beside the weights
 _WAYS = (
     "get one with `specedge models pull tiny` where there is a network, `specedge export FOLDER` from a checkpoint, or "
-    "`specedge models pull FILE.tar` from another machine; or name one with -m or $SPECEDGE_MODEL"
+    "`specedge models pull FOLDER` with a model of another machine; or name one with -m or $SPECEDGE_MODEL"
 )
 
 

@@ -128,24 +128,27 @@ def pull_model(
 ) -> tuple[Path, bool]:
     """Export the checkpoint `name` into the store, or into the folder `out`; where, and whether it is new.
 
-    name: a catalogue name or a hub id, which is fetched, or the path of a checkpoint on this machine. In the store
-    another precision than int8 is added to the name. draft: as for `export_to`; a bundle that is there
-    already gets it too, unless it has one. Raises as `download_model`.
+    name: a catalogue name or a hub id, which is fetched, or the path of a checkpoint on this machine, or of a bundle,
+    which is copied. In the store another precision than int8 is added to the name. draft: as for `export_to`; a bundle
+    that is there already gets it too, unless it has one. Raises as `download_model`.
     """
-    source, base = _source_of(name)
-    stored = store.check_name(_with_precision(base, precision))
-    target = store.folder() / stored if out is None else out
-    if os.path.lexists(target):
-        if draft is not None:
-            from .bundling import add_to_bundle, has_draft
+    from .bundling import add_to_bundle, copy_bundle, has_draft
 
-            if not has_draft(read_manifest(target)[0]):
-                add_to_bundle(target, draft=Bundle.open(draft))
-        return target, False
-    if out is None:
+    source, base = _source_of(name)
+    bundle = Path(source).expanduser()
+    is_bundle = (bundle / MANIFEST_NAME).is_file()
+    stored = store.check_name(base if is_bundle else _with_precision(base, precision))
+    target = store.folder() / stored if out is None else out
+    is_new = not os.path.lexists(target)
+    if is_new and out is None:
         store.make_folder()
-    export_to(source, target, precision=precision, name=stored, revision=revision, draft=draft)
-    return target, True
+    if is_new and is_bundle:
+        copy_bundle(Bundle.open(bundle), target)
+    elif is_new:
+        export_to(source, target, precision=precision, name=stored, revision=revision, draft=draft)
+    if draft is not None and not has_draft(read_manifest(target)[0]):
+        add_to_bundle(target, draft=Bundle.open(draft))
+    return target, is_new
 
 
 def pull_draft(name: str, *, precision: str = "int8") -> Path:

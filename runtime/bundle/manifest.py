@@ -71,7 +71,6 @@ _SHA256, _A_SHA256 = re.compile(r"[0-9a-f]{64}"), "64 lower-case hexadecimal dig
 SAMPLE_RATE_HZ = 16_000
 N_FFT = 400
 HOP_SAMPLES = 160
-MAX_FILES = 4096
 MAX_FILE_BYTES = 1 << 40
 _FREE = ("quantisation", "selfcheck")
 _FORMER = {"short_windows": False, "least_positions": 0}  # which are read over where they say so, and refused else

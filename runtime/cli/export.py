@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,16 +53,6 @@ def _grow(folder: Path, head: Path | None, short_audio: bool, force: bool) -> No
         say_next("bench", "talk.wav", "-m", model_argument(grown.path))
 
 
-def _write_archive(source: str, out: Path) -> None:
-    """Write the installed model `source` as one tar file."""
-    from ..bundle.archive import write_archive
-
-    folder = store.find(source)
-    stored = store.check_name(os.path.basename(os.path.abspath(folder)))
-    size_bytes = write_archive(folder, stored, out)
-    click.echo(f"{out}: {stored}, {size_bytes / 1e6:.1f} MB; `specedge models pull {out.name}` takes it", err=True)
-
-
 @click.command(
     epilog="""\b
 Examples:
@@ -82,11 +71,10 @@ Examples:
   specedge export tiny.en --learnable            a draft that can learn while it drafts, for --learn
   specedge export small --encoder-plain          for --encoder-provider: the encoder on other kernels
   specedge export ./bundle --add-ctc head.onnx   a CTC head for an existing bundle
-  specedge export small -o small.tar             an installed model as one file, for a machine without a network
 """
 )
 @click.argument("source")
-@click.option("-o", "--output", "out", type=_PATH, help="Folder to make, or NAME.tar.  [default: the store]")
+@click.option("-o", "--output", "out", type=_PATH, help="Folder to make.  [default: the store]")
 @PRECISION
 @click.option("--name", help="Name of the bundle.  [default: the source's]")
 @click.option("--from", "origin", type=click.Choice(["auto", "optimum"]), default="auto", help="Kind of SOURCE.")
@@ -125,9 +113,6 @@ def export(
     openai-whisper .pt file, a whisper.cpp .bin file, a CTranslate2 folder, or with --from optimum a folder of ONNX
     files. --add-ctc, --add-short-audio and --learnable also change a bundle SOURCE in place.
     """
-    if out is not None and out.suffix == ".tar":
-        _write_archive(source, out)
-        return
     from specedge.export.export import export_to, pull_draft
 
     from ..bundle.bundle import MANIFEST_NAME

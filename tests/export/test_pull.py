@@ -10,6 +10,8 @@ import pytest
 import specedge
 from specedge.errors import ModelError, UsageError
 from specedge.models import store
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
 from support.bundles import write_bundle
 
 
@@ -76,3 +78,18 @@ def test_the_names_are_faster_whisper_s_and_those_of_installed_models(exports: l
     names = specedge.available_models()
     assert {"tiny", "tiny.en", "large-v3", "large", "turbo", "distil-large-v3", "my-fine-tune"} <= set(names)
     assert "whisper-base" not in names and len(names) == len(set(names))
+
+
+def test_a_bundle_s_folder_is_checked_and_copied(
+    exports: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For a machine without a network."""
+    source = write_bundle(tmp_path / "stick" / "small")
+    assert main(["models", "pull", str(source)]) == 0 and not exports
+    made = Path(capsys.readouterr().out.strip())
+    assert made == store.folder() / "small" and Bundle.open(made).digest == Bundle.open(source).digest
+    assert main(["models", "pull", str(source)]) == 0
+    assert "is installed already" in capsys.readouterr().err
+    (source / "decoder.onnx").write_bytes((source / "decoder.onnx").read_bytes()[::-1])
+    assert main(["models", "rm", "small"]) == 0 and main(["models", "pull", str(source)]) == 4
+    assert "decoder.onnx: sha256" in capsys.readouterr().err and not list(store.folder().iterdir())
