@@ -22,7 +22,7 @@ from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH, PROJECTOR_GRAP
 from specedge.runtime.device import isa
 from specedge.runtime.engine.doctor import golden_logits
 from specedge.runtime.engine.engine import Engine, encoder_output
-from specedge.runtime.engine.exactness import Invariance, one_row_logits, probe_paths, probe_rows
+from specedge.runtime.engine.exactness import Invariance, probe_paths, probe_rows
 from specedge.runtime.engine.made_up import probe_ids, probe_mel
 from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller, load_graph
 from specedge.runtime.engine.speech import open_engine
@@ -74,12 +74,13 @@ def _check(bundle: Bundle, weights: Weights, spec: Spec, precision: Precision, c
     features = engine.encode(mel)
     engine.unload("encoder", "cross_kv", PROJECTOR_GRAPH)
     engine = opened("decoder")
-    references, golden = one_row_logits(engine, features), golden_logits(engine, features)
+    golden = golden_logits(engine, features)
     asked = [*range(dims.n_vocab, dims.n_vocab + features.n_audio), *ids]
     logits = engine.forward(engine.start(features), asked, range(features.n_audio, len(asked))).copy()
-    found = {"row_invariance": Invariance(results=probe_rows(engine, features, references))}
+    rows, references = probe_rows(engine, features)
+    found = {"row_invariance": Invariance(results=tuple(rows))}
     if not is_llm:
-        found["tree_invariance"] = Invariance(results=probe_paths(engine, features, references, alone=True))
+        found["tree_invariance"] = Invariance(results=probe_paths(engine, features, references))
     engine.unload("decoder", "many")
     measured: dict[str, Array] = {"features": features.hidden, "logits": logits}
     if isinstance(spec, SpeechSpec):

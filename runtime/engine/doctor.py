@@ -18,7 +18,7 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import SPEECH, Manifest
 from ..device import isa, threads_allowed
 from .engine import Engine, Features
-from .exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows, probe_windows
+from .exactness import Invariance, RowResult, probe_paths, probe_rows, probe_windows
 from .made_up import probe_ids, probe_mel
 from .session import RUNTIME_VERSION, Canceller
 from .speech import open_engine
@@ -86,13 +86,11 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
     with canceller.on_sigint():
         for count in counts:  # one engine at a time: a large model need not fit twice
             engine = open_engine(bundle, threads=count, canceller=canceller)
-            if features is None or references is None:
+            if features is None:
                 golden = _golden_difference(engine, bundle.manifest.selfcheck)
                 features = engine.encode(probe_mel(engine.dims, bundle.manifest.n_frames))
-                references = one_row_logits(engine, features)
-            results += probe_rows(engine, features, references)
-            results += probe_paths(engine, features, references)
-            results += probe_windows(engine)
+            rows, references = probe_rows(engine, features, references)
+            results += [*rows, *probe_paths(engine, features, references), *probe_windows(engine)]
             can_share_passes = engine.shares_passes
             del engine
     return Report(

@@ -20,7 +20,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -626,16 +626,14 @@ class Engine:
         self._many = None
 
     # ------------------------------------------------------------------------------------------------------- loading
-    def unload(self, *graphs: str, states: Iterable[State] = ()) -> None:
-        """Free graphs, which are loaded again when next used. Without the decoder, `states` can share passes only."""
+    def unload(self, *graphs: str) -> None:
+        """Free graphs, which are loaded again when next used."""
         for graph in graphs:
             self._sessions.pop(graph, None)
         if MANY_GRAPH in graphs:
             self._many = None
         if self._decoder in graphs:
             self._kv_cache.spare.clear()
-            for state in states:
-                del state.memory.session, state.memory.binding
 
     def _session(self, graph: str) -> Session:
         """A loaded graph. Raises BundleError when the bundle has none, or one that is not the manifest's."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,45 +83,42 @@ def probe_starts(dims: Dims) -> tuple[int, ...]:
     return tuple(sorted({0, max(0, dims.n_text_ctx - N_PROBE_ROWS)}))
 
 
-def one_row_logits(engine: Engine, features: Features) -> dict[int, NDArray[np.float32]]:
-    """The reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_vocab]` of passes of one row each."""
-    return {start: _in_passes(engine, state, N_PROBE_ROWS, 1) for start, state in _probe_states(engine, features)}
-
-
 def probe_rows(
-    engine: Engine, features: Features, references: Mapping[int, NDArray[np.float32]]
-) -> tuple[RowResult, ...]:
-    """Compare passes of 1, 2, 3, 5, 8 and 16 rows with `references` from `one_row_logits`, bit for bit.
+    engine: Engine, features: Features, references: Mapping[int, NDArray[np.float32]] | None = None
+) -> tuple[list[RowResult], dict[int, NDArray[np.float32]]]:
+    """Compare passes of 1, 2, 3, 5, 8 and 16 rows, bit for bit, with the logits of passes of one row each.
 
-    `features` and `references` may come from another number of threads, as only the decoder is judged. Raises
-    Interrupted.
+    Those are `references`, for each of `probe_starts` float32 `[N_PROBE_ROWS, n_vocab]`, by default this engine's own,
+    and come back behind the results. `features` and `references` may come from another number of threads, as only the
+    decoder is judged. Raises Interrupted.
     """
-    results = []
+    results, used = [], {}
     for start, state in _probe_states(engine, features):
-        for n_rows in ROWS_PER_PASS:
-            leads = LEADS if n_rows > 1 else (0,)
-            results.append(_judge(engine, state, references[start], n_rows, leads=leads))
-    return tuple(results)
+        alone = _in_passes(engine, state, N_PROBE_ROWS, 1)
+        used[start] = alone if references is None else references[start]
+        results.append(_judge(engine, [alone], used[start], start, 1))
+        for n_rows in ROWS_PER_PASS[1:]:
+            runs = [_in_passes(engine, state, N_PROBE_ROWS, n_rows, lead=lead) for lead in LEADS]
+            results.append(_judge(engine, runs, used[start], start, n_rows))
+    return results, used
 
 
 def probe_paths(
-    engine: Engine, features: Features, references: Mapping[int, NDArray[np.float32]], *, alone: bool = False
+    engine: Engine, features: Features, references: Mapping[int, NDArray[np.float32]]
 ) -> tuple[RowResult, ...]:
     """Compare passes over several paths with `references`, bit for bit: each path in turn is the probe's text.
 
     Its keys and values are kept, so that later rows judge them too. Empty where the bundle has no graph for several
-    paths. With `alone`, the decoder is unloaded first, so that one graph is in memory at a time. Raises Interrupted.
+    paths. Raises Interrupted.
     """
-    results = []
-    if engine.n_paths > 1:
-        states = [(start, engine.fork(state)) for start, state in _probe_states(engine, features)]
-        if alone:
-            engine.unload("decoder", states=[state for _, state in states])
-        for start, state in states:
-            for n_paths, n_rows in PATHS_PER_PASS:
-                if n_rows < len(references[start]):
-                    results.append(_judge(engine, state, references[start], n_rows, n_paths=n_paths))
-    return tuple(results)
+    if engine.n_paths == 1:
+        return ()
+    return tuple(
+        _judge_paths(engine, state, references[start], *shape)
+        for start, state in _probe_states(engine, features)
+        for shape in PATHS_PER_PASS
+        if shape[1] < len(references[start])
+    )
 
 
 def probe_windows(engine: Engine) -> tuple[RowResult, ...]:
@@ -146,7 +143,7 @@ def probe_windows(engine: Engine) -> tuple[RowResult, ...]:
     finally:
         for state in states:
             engine.release(state)
-    return (_compare([together], alone, engine.threads, 0, 1 + len(texts), n_windows=len(texts)),)
+    return (_judge(engine, [together], alone, 0, 1 + len(texts), n_windows=len(texts)),)
 
 
 @contextlib.contextmanager
@@ -173,10 +170,11 @@ def probe_shortly(engine: Engine) -> Invariance:
         for start in (3, engine.dims.n_text_ctx - SHORT_N_ROWS - 2):
             state.length = max(0, start)
             reference = _in_passes(engine, state, SHORT_N_ROWS, 1)
-            results += [_judge(engine, state, reference, n, leads=(n % 2,)) for n in SHORT_ROWS_PER_PASS]
-            n_paths, n_rows = SHORT_PATHS
-            if engine.n_paths >= n_paths:
-                results.append(_judge(engine, state, reference, n_rows, n_paths=n_paths))
+            for n_rows in SHORT_ROWS_PER_PASS:
+                run = _in_passes(engine, state, SHORT_N_ROWS, n_rows, lead=n_rows % 2)
+                results.append(_judge(engine, [run], reference, state.length, n_rows))
+            if engine.n_paths > 1:
+                results.append(_judge_paths(engine, state, reference, *SHORT_PATHS))
     finally:
         engine.release(state)
     return Invariance(results=(*results, *probe_windows(engine)))
@@ -190,49 +188,38 @@ def _fill(state: State, n_slots: int | None = None) -> None:
         slots[...] = np.resize(block, slots.shape)
 
 
+def _judge_paths(engine: Engine, state: State, reference: NDArray[np.float32], n_paths: int, n_rows: int) -> RowResult:
+    run = _in_passes(engine, state, len(reference), n_rows, n_paths=n_paths)
+    return _judge(engine, [run], reference[: len(run)], state.length, n_rows, n_paths=n_paths)
+
+
 def _judge(
     engine: Engine,
-    state: State,
-    reference: NDArray[np.float32],
-    n_rows: int,
-    *,
-    n_paths: int = 1,
-    leads: Sequence[int] = (0,),
-) -> RowResult:
-    """Compare passes of `n_rows` rows behind `state`, one run for each of `leads`, with `reference`."""
-    runs = [_in_passes(engine, state, len(reference), n_rows, n_paths=n_paths, lead=lead) for lead in leads]
-    return _compare(runs, reference[: len(runs[0])], engine.threads, state.length, n_rows, n_paths=n_paths)
-
-
-def _compare(
     runs: list[NDArray[np.float32]],
     reference: NDArray[np.float32],
-    threads: int,
     n_before: int,
     rows_per_pass: int,
     *,
     n_paths: int = 1,
     n_windows: int = 1,
 ) -> RowResult:
-    # Compared as bits: a NaN equals itself and -0.0 differs from 0.0.
-    differing = [(run.view(np.uint32) != reference.view(np.uint32)).any(axis=1) for run in runs]
+    n_differing, largest = 0, 0.0
+    for run in runs:
+        # Compared as bits: a NaN equals itself and -0.0 differs from 0.0. The largest is finite, for JSON.
+        n_differing += int((run.view(np.uint32) != reference.view(np.uint32)).any(axis=1).sum())
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(run - reference)
+        largest = max(largest, float(difference.max(where=np.isfinite(difference), initial=0.0)))
     return RowResult(
-        threads=threads,
+        threads=engine.threads,
         n_before=n_before,
         rows_per_pass=rows_per_pass,
-        n_compared=sum(len(run) for run in runs),
-        n_differing=int(sum(rows.sum() for rows in differing)),
-        max_difference=max(_largest_difference(run, reference) for run in runs),
+        n_compared=sum(map(len, runs)),
+        n_differing=n_differing,
+        max_difference=largest,
         n_paths=n_paths,
         n_windows=n_windows,
     )
-
-
-def _largest_difference(run: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
-    """Of the pairs of finite numbers, so that it is JSON."""
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(run - reference)
-    return float(difference.max(where=np.isfinite(difference), initial=0.0))
 
 
 def _probe_states(engine: Engine, features: Features) -> Iterator[tuple[int, State]]:
@@ -254,8 +241,8 @@ def _in_passes(
 ) -> NDArray[np.float32]:
     """Logits `[n, n_vocab]` of the probe's first `n_probed` rows, `n_rows` at a time after a pass of `lead` rows.
 
-    As each of `n_paths` in turn; then a last row alone is left out, as it is no path. The rows are committed, and
-    forgotten at the end.
+    As each of `n_paths` in turn; then a last row alone is left out, as it is no path. The rows are forgotten at the
+    end.
     """
     start = state.length
     ids = probe_ids(engine.dims, start + n_probed)[start:]
@@ -266,13 +253,14 @@ def _in_passes(
             part = ids[done : done + (lead if done == 0 and lead else n_rows)]
             if n_paths == 1:
                 rows = engine.forward(state, part).copy()
+                state.length += len(rows)  # committed enough for a text that is forgotten
             else:
                 _, *path = part
                 others = [[(token + 1 + i) % engine.dims.n_vocab for token in reversed(path)] for i in range(n_paths)]
                 paths = [path if i == right else others[i] for i in range(n_paths)]
                 rows = np.stack(engine.forward_paths(state, part[0], paths)[right])
+                engine.commit(state, len(rows), right)
             logits.append(rows)
-            engine.commit(state, len(rows), right)
             done += len(rows)
             right = (right + 1) % n_paths
     state.length = start

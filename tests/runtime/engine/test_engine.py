@@ -21,7 +21,7 @@ from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import GRAPH_NAMES
 from specedge.runtime.device import most_threads
 from specedge.runtime.engine.engine import Engine, Features, State
-from specedge.runtime.engine.exactness import one_row_logits, probe_rows
+from specedge.runtime.engine.exactness import probe_rows
 from specedge.runtime.engine.speech import SpeechEngine
 from support.exported import PRECISIONS, bundle, engine, noise_mel
 from support.qwen_checkpoints import qwen_bundle
@@ -153,9 +153,9 @@ def test_rows_are_exact_for_windows_of_every_length(precision: str, n_frames: in
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_decoder_does_not_notice_the_number_of_threads(precision: str) -> None:
-    references = one_row_logits(engine(precision, threads=2), features(precision))
+    _, references = probe_rows(engine(precision, threads=2), features(precision))
     for threads in (1, 3):
-        results = probe_rows(engine(precision, threads=threads), features(precision), references)
+        results, _ = probe_rows(engine(precision, threads=threads), features(precision), references)
         assert all(result.n_differing == 0 and result.threads == threads for result in results)
 
 
