@@ -2,8 +2,8 @@
 
 A new bundle is written into a hidden folder beside the target, which takes the target's name only when it is complete
 and has passed the self-check; whatever fails leaves nothing behind. It may bring token maps in maps/ and a smaller
-model in draft/, each checked before it is copied. A finished bundle is changed in place by writing only the new graphs
-and the manifest, so its other files need not be distributed again.
+model in draft/, each checked before it is copied. A finished bundle is changed by writing only the new graphs and the
+manifest, so its other files need not be distributed again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import contextlib
 import hashlib
 import math
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from specedge import leftovers
 from specedge.errors import BundleError, UsageError
 from specedge.files import check_folder, disk_errors, publish_folder, scratch_folder, sweep
 from specedge.maps.tmap_format import text_fingerprint
@@ -33,7 +31,6 @@ from specedge.runtime.bundle.manifest import (
     HOP_SAMPLES,
     LEARN_GRAPH,
     MANIFEST_NAME,
-    MANY_GRAPH,
     SAMPLE_RATE_HZ,
     SHORT_ENCODER_GRAPH,
     SHORTLIST_GRAPH,
@@ -44,6 +41,7 @@ from specedge.runtime.bundle.manifest import (
     WHISPER,
     Manifest,
     check_fit,
+    graph_files,
 )
 from specedge.runtime.bundle.typed_json import parse_object
 from specedge.runtime.engine.shortlist import picked_ids, shortlist_spans
@@ -84,11 +82,10 @@ def copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:
 
 
 def copy_bundle(bundle: Bundle, out: Path) -> None:
-    """Copy an opened bundle to `out`, where nothing is. Raises ResourceError."""
+    """Copy an opened bundle to `out`, where nothing is. Raises ResourceError, UsageError when something is."""
     with _new_folder(out) as folder:
         _copy_files(bundle, folder)
-        _sync(folder)
-        publish_folder(folder, out)
+        _publish(folder, out, replace_existing=False)
 
 
 def _copy_files(bundle: Bundle, folder: Path) -> None:
@@ -99,16 +96,9 @@ def _copy_files(bundle: Bundle, folder: Path) -> None:
 
 
 def _write_more(
-    manifest: Manifest,
-    folder: Path,
-    new: Path,
-    *,
-    draft: Bundle | None,
-    ctc: Path | None,
-    learnable: bool,
-    short_audio: bool = False,
+    manifest: Manifest, folder: Path, *, draft: Bundle | None, ctc: Path | None, learnable: bool
 ) -> list[str]:
-    """Write into `new` what a bundle, of the graphs in `folder`, is to bring besides; the graphs among it.
+    """Write into `folder`, where a model's own files are, what it is to bring besides; the graphs among it.
 
     Raises UsageError for a draft that cannot serve this model, or brings one itself.
     """
@@ -117,37 +107,44 @@ def _write_more(
         check_fit(draft.manifest, manifest)
         if any(name.startswith(_INSIDE) for name in draft.manifest.files):
             raise UsageError(f"{draft.path}: brings a draft of its own; export that model again without --draft")
-        _copy_files(draft, new / DRAFT_FOLDER)
+        _copy_files(draft, folder / DRAFT_FOLDER)
     if ctc is not None:
         graphs.append(CTC_GRAPH)
-        write_head_for(manifest, folder, ctc, new / f"{CTC_GRAPH}.onnx")
+        write_head_for(manifest, folder, ctc, folder / f"{CTC_GRAPH}.onnx")
     if learnable:
-        learning = {graph: new / f"{graph}.onnx" for graph in (LEARN_GRAPH, VECTORS_GRAPH)}
+        learning = {graph: folder / f"{graph}.onnx" for graph in (LEARN_GRAPH, VECTORS_GRAPH)}
         find("learn graphs")(folder / manifest.graphs["decoder"].file, learning)
         graphs += learning
-    if short_audio:
-        graphs.append(SHORT_ENCODER_GRAPH)
-        write_short_encoder(folder, manifest.dims, new)
     return graphs
 
 
-def listed(manifest: Manifest, new: Path, graphs: Iterable[str], before: Iterable[Path] = ()) -> Manifest:
-    """`manifest` with these graphs, and the files in `new` but those of `before`. What a draft there has in common with
-    the model is linked."""
+def listed(manifest: Manifest, folder: Path, graphs: Iterable[str]) -> Manifest:
+    """`manifest` with these graphs, and the files in `folder` that it does not name yet. What a draft there has in
+    common with the model is linked."""
     files = dict(manifest.files)
-    for path in sorted({*_files(new)} - {*before}):
-        name = path.relative_to(new).as_posix()
-        entry, own = file_entry(path), name.removeprefix(_INSIDE)
-        files[name] = entry
-        if own != name and entry == manifest.files.get(own) and (new / own).exists():
-            with contextlib.suppress(OSError):  # a file system without links keeps the copy
-                os.link(new / own, path.with_name(f"{path.name}.link"))
-                os.replace(path.with_name(f"{path.name}.link"), path)
-    return replace(manifest, graphs={**manifest.graphs, **{name: signature(new, name) for name in graphs}}, files=files)
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        if name not in files and name != MANIFEST_NAME:
+            files[name] = file_entry(path)
+            own = name.removeprefix(_INSIDE)
+            if own != name and files[name] == files.get(own):
+                path.unlink()
+                _link(folder / own, path)
+    return replace(
+        manifest, graphs={**manifest.graphs, **{name: signature(folder, name) for name in graphs}}, files=files
+    )
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name; where the file system has none, a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 _INSIDE = f"{DRAFT_FOLDER}/"
-_LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.unfinished(/.*)?")  # of a change in place that was killed
 BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.1, "int4": 1.1}  # to refuse a full disk before the work, not after it
 
 
@@ -187,27 +184,19 @@ def write_bundle(
             n_weights += sum(math.prod(shape) for name, shape in shapes if name.startswith("model.encoder."))
         check_space("the bundle", int(n_weights * BYTES_PER_WEIGHT[precision]), out.parent, "give another -o")
         manifest = _write_files(checkpoint, folder, PRECISIONS[precision], name, version, maps, heads)
-        before = _files(folder)
-        graphs = _write_more(manifest, folder, folder, draft=draft, ctc=ctc, learnable=learnable)
+        graphs = _write_more(manifest, folder, draft=draft, ctc=ctc, learnable=learnable)
         if encoder_plain:
             graphs.append(write_plain_encoder(manifest, checkpoint, folder))
         if layers is not None:
             inside = folder / DRAFT_FOLDER
             write_bundle(layers, inside, precision=precision, name=f"{name}-draft", version=version)
-        manifest = listed(manifest, folder, graphs, before)
+        manifest = listed(manifest, folder, graphs)
         made = Bundle(path=folder, manifest=manifest, digest="")
         numbers = check_bundle(made, checkpoint, checkpoint.spec, PRECISIONS[precision])
-        has_exact_paths = numbers.get("tree_invariance", {"exact": True})["exact"]
-        if not has_exact_paths and numbers["row_invariance"]["exact"]:
-            # The graph's fault and not this machine's; the bundle is a good one without it.
-            manifest = without_graph(manifest, folder, MANY_GRAPH)
         manifest = replace(manifest, selfcheck=numbers)
         data = manifest.to_bytes()
         (folder / MANIFEST_NAME).write_bytes(data)
-        _sync(folder)
-        if os.path.lexists(out):
-            check_target(out, replace_existing=replace_existing)  # it may have come into being meanwhile
-        publish_folder(folder, out)
+        _publish(folder, out, replace_existing=replace_existing)
     return Bundle(path=out.resolve(), manifest=manifest, digest=hashlib.sha256(data).hexdigest())
 
 
@@ -274,7 +263,7 @@ def _write_graphs(
         with GraphBuilder(folder, "decoder") as g:
             build_decoder(g, dims, checkpoint, precision.decoder, int8_attention=precision.int8_attention)
         write_many(folder)
-        write_short_encoder(folder, dims, folder)
+        write_short_encoder(folder, dims)
         seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
         write_align_graph(folder, dims, seen_by)
         shortlist = _write_shortlist(folder, dims, eot, precision, checkpoint)
@@ -295,17 +284,6 @@ def _write_shortlist(folder: Path, dims: Dims, eot: int, precision: Precision, w
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def without_graph(manifest: Manifest, folder: Path, graph: str) -> Manifest:
-    """The manifest without an optional graph, whose file goes too."""
-    file = manifest.graphs[graph].file
-    (folder / file).unlink()
-    return replace(
-        manifest,
-        graphs={name: spec for name, spec in manifest.graphs.items() if name != graph},
-        files={name: entry for name, entry in manifest.files.items() if name != file},
-    )
 
 
 def _ids(value: object, n_vocab: int) -> tuple[int, ...]:
@@ -340,7 +318,7 @@ def check_target(out: Path, *, replace_existing: bool) -> None:
         raise UsageError(f"{out}: exists and is no bundle, so it is not replaced; give another -o")
     if not out.is_symlink():  # of a link, what it points to stays
         named = {MANIFEST_NAME, *_named(out / MANIFEST_NAME)}
-        check_folder(out, lambda name: name in named or _LEFTOVER.fullmatch(name) is not None, "bundle")
+        check_folder(out, named.__contains__, "bundle")
 
 
 def _named(manifest: Path) -> Iterable[str]:
@@ -354,19 +332,21 @@ def _named(manifest: Path) -> Iterable[str]:
 
 @contextlib.contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A scratch folder for `out`. Folders above `out` are made, and taken away again when the export fails."""
-    made = [folder for folder in out.parents if not folder.exists()]
-    try:
-        with disk_errors(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(out) as folder:
-            folder.chmod(0o755)
-            yield folder
-    except BaseException:
-        for folder in made:
-            with contextlib.suppress(OSError):  # something else is in it by now
-                folder.rmdir()
-        raise
+    """A scratch folder for `out`, and the folders above it."""
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(out) as folder:
+        folder.chmod(0o755)
+        yield folder
+
+
+def _publish(folder: Path, out: Path, *, replace_existing: bool) -> None:
+    """Give a whole bundle its name once its files are on the disk. Raises OSError, and as `check_target`."""
+    for path in _files(folder):
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())
+    check_target(out, replace_existing=replace_existing)  # it may have come into being meanwhile
+    publish_folder(folder, out)
 
 
 def has_draft(manifest: Manifest) -> bool:
@@ -386,48 +366,31 @@ def add_to_bundle(
     needs to learn (`--learn`), a copy of the bundle `draft`, or the encoder for short audio (in place of one it may
     have), and return it. Whatever fails leaves it as it was.
 
-    Raises BundleError when it is no whole bundle of this format, or the file is no head for its encoder, UsageError for
-    a draft that cannot serve it, for what it has already and for short audio of a speech LLM, ResourceError when the
-    folder cannot be written.
+    The bundle is replaced by one in which its other files are the same ones, by another name. Raises BundleError when
+    it is no whole bundle of this format, or the file is no head for its encoder, UsageError for a draft that cannot
+    serve it, for what it has already, for short audio of a speech LLM and for a folder with other files, ResourceError
+    when the folder cannot be replaced.
     """
     bundle = Bundle.open(folder)
-    if short_audio and bundle.manifest.kind != WHISPER:
+    manifest = bundle.manifest
+    if short_audio and manifest.kind != WHISPER:
         raise UsageError(f"{folder}: this speech LLM hears short audio as it is")
-    if learnable and LEARN_GRAPH in bundle.manifest.graphs:
+    if learnable and LEARN_GRAPH in manifest.graphs:
         raise UsageError(f"{folder}: this bundle has the graphs to learn with already")
-    if draft is not None and has_draft(bundle.manifest):
+    if draft is not None and has_draft(manifest):
         raise UsageError(f"{folder}: this bundle brings a draft already")
-    inside = leftovers.Names(parent=bundle.path, prefix=".", suffix=".unfinished")  # a bundle overlooks such names
-    with disk_errors(folder), leftovers.temporary_folder(inside) as new, leftovers.temporary_folder(inside) as old:
-        graphs = _write_more(
-            bundle.manifest, bundle.path, new, draft=draft, ctc=ctc, learnable=learnable, short_audio=short_audio
-        )
-        manifest = listed(bundle.manifest, new, graphs)
-        names = [path.relative_to(new).as_posix() for path in _files(new)]
-        (new / MANIFEST_NAME).write_bytes(manifest.to_bytes())
-        _sync(new)
-        try:
-            for name in names:
-                for place in (bundle.path / name, old / name):
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                if (bundle.path / name).exists():
-                    os.replace(bundle.path / name, old / name)
-                os.replace(new / name, bundle.path / name)
-            os.replace(new / MANIFEST_NAME, bundle.path / MANIFEST_NAME)
-        except BaseException:
-            for name in names:
-                if (old / name).exists():
-                    os.replace(old / name, bundle.path / name)
-                elif name not in bundle.manifest.files:
-                    (bundle.path / name).unlink(missing_ok=True)
-            if not has_draft(bundle.manifest):
-                shutil.rmtree(bundle.path / DRAFT_FOLDER, ignore_errors=True)
-            raise
+    check_target(bundle.path, replace_existing=True)
+    made_again = {CTC_GRAPH: ctc is not None, VECTORS_GRAPH: learnable, SHORT_ENCODER_GRAPH: short_audio}
+    for graph in (graph for graph, is_made in made_again.items() if is_made and graph in manifest.graphs):
+        gone = graph_files(manifest, graph)
+        manifest = replace(manifest, files={name: manifest.files[name] for name in manifest.files if name not in gone})
+    with _new_folder(bundle.path) as new:
+        for name in manifest.files:
+            _link(bundle.path / name, new / name)
+        graphs = _write_more(manifest, new, draft=draft, ctc=ctc, learnable=learnable)
+        if short_audio:
+            graphs.append(SHORT_ENCODER_GRAPH)
+            write_short_encoder(new, manifest.dims)
+        (new / MANIFEST_NAME).write_bytes(listed(manifest, new, graphs).to_bytes())
+        _publish(new, bundle.path, replace_existing=True)
     return Bundle.open(folder)
-
-
-def _sync(folder: Path) -> None:
-    """Have the files of a folder on the disk. Raises OSError."""
-    for path in _files(folder):
-        with open(path, "rb+") as file:
-            os.fsync(file.fileno())

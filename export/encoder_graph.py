@@ -26,7 +26,6 @@ whose decoder adds nothing, the engine repeats each state so often instead. The 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +33,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from specedge.errors import BundleError
-from specedge.leftovers import Names, temporary_file
 from specedge.runtime.bundle.dims import GROUP_POSITIONS
 from specedge.runtime.bundle.manifest import LOG_COUNTS, SHORT_ENCODER_GRAPH, Dims
 from specedge.runtime.engine.session import Canceller, Session, bind_array_input, run_outputs
@@ -57,6 +54,8 @@ from .layers import (
 from .onnx_builder import CONTRIB, Dim, GraphBuilder
 
 FLOAT = TensorProto.FLOAT
+Tables = dict[str, NDArray[np.float32]]
+"""Silence behind speech in groups: `[n_groups, n_audio_state]` by name, "features", "key.LAYER" and "value.LAYER"."""
 CONVOLUTION_WIDTH = 3
 POSITIONS = "model.encoder.positions"
 SMALLEST_CHANNEL_SCALE = 1e-20  # a channel of zeros divides by this instead of by zero
@@ -96,16 +95,7 @@ def write_layers(g: GraphBuilder, x: str, dims: Dims, weights: Weights, last_nor
     g.save()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Silence:
-    """The silence behind speech in groups: `tables` float32 `[n_groups, n_audio_state]` by name, "features" and each
-    layer's "key.LAYER" and "value.LAYER"; `sizes`: the positions of each group."""
-
-    tables: dict[str, NDArray[np.float32]]
-    sizes: NDArray[np.int64]
-
-
-def find_silence(folder: Path, dims: Dims) -> Silence:
+def find_silence(folder: Path, dims: Dims) -> Tables:
     """What the `encoder.onnx` in `folder` makes of silence behind speech. Raises OSError, BundleError.
 
     Of silence alone an encoder makes something else than of silence behind speech, whose states are alike whoever
@@ -119,12 +109,11 @@ def find_silence(folder: Path, dims: Dims) -> Silence:
         model.graph.output.append(helper.make_tensor_value_info(name, FLOAT, None))
     tables = {name: np.zeros((dims.n_audio_ctx, dims.n_audio_state), np.float32) for name in names}
     counts = np.zeros((dims.n_audio_ctx, 1), np.float32)
-    canceller = Canceller()
-    # Beside its weights, where others may read a bundle.
-    hidden = Names(parent=folder, prefix=".", suffix=".unfinished")
-    with temporary_file(hidden) as path, canceller.on_sigint():
-        path.write_bytes(model.SerializeToString())
+    canceller, path = Canceller(), folder / "silence.onnx"  # beside its weights
+    path.write_bytes(model.SerializeToString())
+    with canceller.on_sigint():
         session = Session(path, canceller, threads=1)
+        path.unlink()
         for seed, n_frames in enumerate(SPEECH_FRAMES):
             speech = made_up_speech(dims.n_mels, min(n_frames, dims.n_frames // 2), seed)
             mel = np.full((1, dims.n_mels, dims.n_frames), FLOOR, np.float32)
@@ -136,13 +125,16 @@ def find_silence(folder: Path, dims: Dims) -> Silence:
             found = run_outputs(session, binding, list(names.values()))
             for table, rows in zip(tables.values(), found, strict=True):
                 table[first:] += rows[0, first:]
-    starts = np.arange(0, dims.n_audio_ctx, GROUP_POSITIONS)
-    sizes = np.diff([*starts, dims.n_audio_ctx])
-    groups: dict[str, NDArray[np.float32]] = {
-        name: (np.add.reduceat(table / np.maximum(counts, 1), starts, axis=0) / sizes[:, None]).astype(np.float32)
+    starts, sizes = np.arange(0, dims.n_audio_ctx, GROUP_POSITIONS), _group_sizes(dims)[:, None]
+    return {
+        name: (np.add.reduceat(table / np.maximum(counts, 1), starts, axis=0) / sizes).astype(np.float32)
         for name, table in tables.items()
     }
-    return Silence(tables=groups, sizes=sizes)
+
+
+def _group_sizes(dims: Dims) -> NDArray[np.int64]:
+    """Positions of each group of a window."""
+    return np.diff([*range(0, dims.n_audio_ctx, GROUP_POSITIONS), dims.n_audio_ctx])
 
 
 SPEECH_FRAMES = (60, 200, 500)
@@ -166,24 +158,42 @@ def made_up_speech(n_mels: int, n_frames: int, seed: int) -> NDArray[np.float32]
     return np.asarray(np.clip(mel + noise, FLOOR, _PEAK), np.float32)
 
 
-def write_short_encoder(folder: Path, dims: Dims, out: Path, silence: Silence | None = None) -> None:
-    """Write `encoder_short.onnx` into `out`, over the weights of the `encoder.onnx` in `folder`.
+def write_short_encoder(folder: Path, dims: Dims, silence: Tables | None = None) -> None:
+    """Write `encoder_short.onnx` over the weights of the `encoder.onnx` in `folder`, beside it.
 
     The graph is that of the encoder, cut behind the audio's positions. silence: by default found now. Raises OSError,
     BundleError.
     """
     model = onnx.load(str(folder / "encoder.onnx"), load_external_data=False)
-    nodes = list(model.graph.node)
-    places = next((node.output[0] for node in nodes if node.input[0] == POSITIONS), "")
-    added = next((node for node in nodes if node.op_type == "Add" and places in node.input), None)
-    if added is None:
-        raise BundleError(f"{folder}: the encoder graph is not one of this version; export the model again")
+    nodes, sizes = list(model.graph.node), _group_sizes(dims)
+    tables = find_silence(folder, dims) if silence is None else silence
+    places = next(node.output[0] for node in nodes if node.input[0] == POSITIONS)
+    added = next(node for node in nodes if node.op_type == "Add" and places in node.input)
     (whole,) = set(added.input) - {places}
-    with GraphBuilder(out, SHORT_ENCODER_GRAPH, prefix="short.") as g:
+    with GraphBuilder(folder, SHORT_ENCODER_GRAPH, prefix="short.") as g:
         for tensor in model.graph.initializer:
             g.borrow(tensor)
         mel = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
-        behind = _SilenceBehind(g, mel, silence or find_silence(folder, dims))
+        n_batch = g.node("Shape", [mel], start=0, end=1)
+        n_frames = g.node("Shape", [mel], start=2, end=3)
+        n_groups = g.node("Div", [n_frames, g.ints(2 * GROUP_POSITIONS)])
+        n_audio = g.node("Mul", [n_groups, g.ints(GROUP_POSITIONS)])
+
+        def behind(name: str, table: NDArray[np.float32]) -> str:
+            """The groups behind the audio."""
+            return g.node("Slice", [g.const(f"silence.{name}", table), n_groups, g.ints(len(sizes)), g.ints(0)])
+
+        def join(x: str, name: str) -> str:
+            """`x` `[batch, n_audio, n_state]` and, behind it, the groups of the table `name`."""
+            rows = behind(name, tables[name])
+            shape = g.node("Concat", [n_batch, g.ints(1, 1)], axis=0)
+            return g.node("Concat", [x, g.node("Expand", [rows, shape])], axis=1)
+
+        logs = behind("log_counts", np.log(sizes).astype(np.float32))
+        bias = g.node("Concat", [g.node("Expand", [g.scalar(0.0), n_audio]), logs], axis=0)
+        bias = g.node("Reshape", [bias, g.ints(1, 1, 1, -1)])
+        shape = g.node("Concat", [g.ints(1, 1), n_audio, g.ints(1)], axis=0)
+        bias_of_scores = g.node("Expand", [bias, shape])  # [1, 1, n_audio, n_states]
         first = g.ints(0, 0, -1), g.ints(1 << 31, 1, 1 << 31), g.ints(0, 1, 2)
         last = g.node("Slice", [mel, *first])  # of one band: silence, as everywhere behind the audio
         layer, names = 0, {"features": "audio.features"}
@@ -193,47 +203,16 @@ def write_short_encoder(folder: Path, dims: Dims, out: Path, silence: Silence | 
                 for at, name in enumerate(side):
                     side[at] = names.get(name, name)
             if node.op_type == "MultiHeadAttention":
-                keys, values = (behind.join(node.input[i], f"{part}.{layer}") for i, part in ((1, "key"), (2, "value")))
-                node.input[1:] = [keys, values, "", "", behind.bias_of_scores]
+                keys, values = join(node.input[1], f"key.{layer}"), join(node.input[2], f"value.{layer}")
+                node.input[1:] = [keys, values, "", "", bias_of_scores]
                 layer += 1
-            g.append(node)
+            g.written.append(node)
             if whole in node.output:
-                names[whole] = g.node("Slice", [whole, g.ints(0), behind.n_audio, g.ints(1)])
-        g.output(behind.bias, LOG_COUNTS, FLOAT, [1, 1, 1, "n_audio_ctx"])
-        features = behind.join(names["features"], "features")
+                names[whole] = g.node("Slice", [whole, g.ints(0), n_audio, g.ints(1)])
+        g.output(bias, LOG_COUNTS, FLOAT, [1, 1, 1, "n_audio_ctx"])
+        features = join(names["features"], "features")
         g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
         g.save()
-
-
-class _SilenceBehind:
-    """Writes into `g` what follows the audio of `mel`.
-
-    n_audio: the positions of the audio; bias, bias_of_scores: the logarithm of the positions that a state stands for,
-    `[1, 1, 1, n_states]` and `[1, 1, n_audio, n_states]`.
-    """
-
-    def __init__(self, g: GraphBuilder, mel: str, silence: Silence) -> None:
-        self._g, self._silence = g, silence
-        self._batch = g.node("Shape", [mel], start=0, end=1)
-        n_frames = g.node("Shape", [mel], start=2, end=3)
-        self._n_groups = g.node("Div", [n_frames, g.ints(2 * GROUP_POSITIONS)])
-        self.n_audio = g.node("Mul", [self._n_groups, g.ints(GROUP_POSITIONS)])
-        of_silence = self._rows("log_counts", np.log(silence.sizes).astype(np.float32))
-        bias = g.node("Concat", [g.node("Expand", [g.scalar(0.0), self.n_audio]), of_silence], axis=0)
-        self.bias = g.node("Reshape", [bias, g.ints(1, 1, 1, -1)])
-        shape = g.node("Concat", [g.ints(1, 1), self.n_audio, g.ints(1)], axis=0)
-        self.bias_of_scores = g.node("Expand", [self.bias, shape])
-
-    def join(self, x: str, name: str) -> str:
-        """`x` `[batch, n_audio, n_state]` and, behind it, the groups of the table `name`."""
-        rows = self._rows(name, self._silence.tables[name])
-        shape = self._g.node("Concat", [self._batch, self._g.ints(1, 1)], axis=0)
-        return self._g.node("Concat", [x, self._g.node("Expand", [rows, shape])], axis=1)
-
-    def _rows(self, name: str, table: NDArray[np.float32]) -> str:
-        """The groups behind the audio."""
-        g, n_groups = self._g, len(self._silence.sizes)
-        return g.node("Slice", [g.const(f"silence.{name}", table), self._n_groups, g.ints(n_groups), g.ints(0)])
 
 
 def build_cross_kv(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind, *, int8_attention: bool) -> None:

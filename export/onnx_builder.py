@@ -35,7 +35,8 @@ class GraphBuilder:
 
     The external data file `<name>.data` is written while the graph is built. Use as a context manager: leaving it
     closes the file; `save` must come before. With `inline` the weights, a few MB at most, go into the graph file.
-    prefix: of the names of nodes and values that it makes.
+    prefix: of the names of nodes and values that it makes. `written` are the nodes so far; those of another graph are
+    appended to it, whose names must be none that this builder makes.
 
     Raises OSError when the data file or the graph cannot be written.
     """
@@ -46,7 +47,7 @@ class GraphBuilder:
         self._name = name
         self._data: BinaryIO = io.BytesIO() if inline else open(self.data_path, "wb")  # noqa: SIM115 - by __exit__
         self._external_min_bytes = math.inf if inline else EXTERNAL_MIN_BYTES
-        self._nodes: list[onnx.NodeProto] = []
+        self.written: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -113,10 +114,6 @@ class GraphBuilder:
         self._initializers.setdefault(tensor.name, tensor)
         return str(tensor.name)
 
-    def append(self, node: onnx.NodeProto) -> None:
-        """Append a node of another graph. Its names must be none that this builder makes: see `prefix`."""
-        self._nodes.append(node)
-
     def ints(self, *values: int) -> str:
         """The int64 vector `values` as an initializer."""
         return self.const("i64_" + "_".join(map(str, values)), np.array(values, np.int64))
@@ -133,7 +130,7 @@ class GraphBuilder:
         made = f"{self._prefix}{op}_{self._count}"
         names = list(outputs) or [f"{made}_0"]
         given: dict[str, Any] = dict(attributes)
-        self._nodes.append(helper.make_node(op, list(inputs), names, name=made, domain=domain, **given))
+        self.written.append(helper.make_node(op, list(inputs), names, name=made, domain=domain, **given))
         return names[0]
 
     def nodes(self, op: str, inputs: Sequence[str], *, outputs: Sequence[str] | int, **options: Any) -> list[str]:
@@ -147,7 +144,7 @@ class GraphBuilder:
         """Write the graph file, `metadata` in it; the weights are already in the data file."""
         self._data.flush()
         initializers = list(self._initializers.values())
-        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, initializers)
+        graph = helper.make_graph(self.written, self._name, self._inputs, self._outputs, initializers)
         write_graph(self.path, graph, metadata or {})
 
 

@@ -69,14 +69,14 @@ class Reference(GraphBuilder):
         self._run()
 
     def _run(self) -> None:
-        made = [name for node in self._nodes for name in node.output]
+        made = [name for node in self.written for name in node.output]
         known = self.values | self._weights
-        taken = {name: known[name] for node in self._nodes for name in node.input if name in known}
+        taken = {name: known[name] for node in self.written for name in node.input if name in known}
         inputs = [
             helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
             for n, a in taken.items()
         ]
-        graph = helper.make_graph(self._nodes, "reference", inputs, [onnx.ValueInfoProto(name=n) for n in made])
+        graph = helper.make_graph(self.written, "reference", inputs, [onnx.ValueInfoProto(name=n) for n in made])
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "reference.onnx"
             write_graph(path, graph)
@@ -88,5 +88,5 @@ class Reference(GraphBuilder):
         for name in taken:
             if name.endswith(".weight"):
                 del self._weights[name]
-        self.ran += self._nodes
-        self._nodes, self._held_bytes = [], 0
+        self.ran += self.written
+        self.written, self._held_bytes = [], 0

@@ -11,9 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
-from specedge.export.bundling import without_graph
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.encoder_graph import FLOOR, Silence, build_encoder, made_up_speech, write_short_encoder
+from specedge.export.encoder_graph import FLOOR, build_encoder, made_up_speech, write_short_encoder
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.export.selfcheck import relative_error
 from specedge.runtime.bundle.bundle import Bundle
@@ -33,12 +32,11 @@ def test_merged_silence_is_silence_position_by_position(tmp_path: Path) -> None:
     import torch
 
     dims, rng = bundle("fp32").manifest.dims, np.random.default_rng(0)
-    sizes = np.full(5, GROUP_POSITIONS)
     names = ["features", *(f"{part}.{i}" for i in range(dims.n_audio_layer) for part in ("key", "value"))]
     tables = {name: rng.standard_normal((5, dims.n_audio_state)).astype(np.float32) for name in names}
     with open_checkpoint(checkpoint()) as weights, GraphBuilder(tmp_path, "encoder") as g:
         build_encoder(g, dims, weights, "fp32")
-    write_short_encoder(tmp_path, dims, tmp_path, Silence(tables=tables, sizes=sizes))
+    write_short_encoder(tmp_path, dims, tables)
     mel = noise_mel(dims.n_mels, 2 * N_AUDIO + 2, seed=1)
     session = Session(tmp_path / "encoder_short.onnx", Canceller(), threads=1)
     binding = session.binding()
@@ -114,10 +112,12 @@ def test_a_bundle_of_before_gets_it_by_one_command(
     """From its own graph, with the bytes of an export."""
     folder = tmp_path / "bundle"
     shutil.copytree(bundle(precision).path, folder)
-    before = without_graph(bundle(precision).manifest, folder, SHORT_ENCODER_GRAPH)
-    files = {name: entry for name, entry in before.files.items() if name != "encoder_short.data"}
-    (folder / "encoder_short.data").unlink()
-    (folder / "specedge.json").write_bytes(replace(before, files=files).to_bytes())
+    before = bundle(precision).manifest
+    graphs = {name: graph for name, graph in before.graphs.items() if name != SHORT_ENCODER_GRAPH}
+    files = {name: entry for name, entry in before.files.items() if not name.startswith("encoder_short.")}
+    for kind in ("onnx", "data"):
+        (folder / f"encoder_short.{kind}").unlink()
+    (folder / "specedge.json").write_bytes(replace(before, graphs=graphs, files=files).to_bytes())
     assert not Engine(Bundle.open(folder), threads=1).knows_silence
     for _ in range(2):  # where it is there, it is made again
         assert main.main(["export", str(folder), "--add-short-audio"]) == 0

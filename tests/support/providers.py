@@ -25,9 +25,8 @@ def with_plain(source: Bundle, weights: Path, folder: Path) -> Bundle:
     """A copy of `source` in `folder` that brings the encoder of the checkpoint `weights` in plain operators too."""
     shutil.copytree(source.path, folder)
     with open_checkpoint(weights) as opened:
-        before = [*folder.rglob("*")]
         graph = write_plain_encoder(source.manifest, opened, folder)
-        manifest = listed(source.manifest, folder, [graph], before)
+        manifest = listed(source.manifest, folder, [graph])
     (folder / MANIFEST_NAME).write_bytes(manifest.to_bytes())
     return Bundle.open(folder)
 
