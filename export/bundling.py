@@ -21,7 +21,7 @@ from specedge.errors import BundleError, UsageError
 from specedge.files import check_folder, disk_errors, publish_folder, scratch_folder, sweep
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.bundle import Bundle, hash_file
 from specedge.runtime.bundle.dims import Dims
 from specedge.runtime.bundle.manifest import (
     CTC_GRAPH,
@@ -59,7 +59,7 @@ from .heads import Heads, write_heads
 from .hub import check_space
 from .layers import PRECISIONS, Precision, Weights
 from .llama_graph import build_llama, build_projector
-from .onnx_builder import GraphBuilder, file_entry, signature
+from .onnx_builder import GraphBuilder, signature
 from .plain_encoder import write_plain_encoder
 from .qwen3_asr import SpeechSpec
 from .registered import find
@@ -125,7 +125,7 @@ def listed(manifest: Manifest, folder: Path, graphs: Iterable[str]) -> Manifest:
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
         if name not in files and name != MANIFEST_NAME:
-            files[name] = file_entry(path)
+            files[name] = hash_file(path)
             own = name.removeprefix(_INSIDE)
             if own != name and files[name] == files.get(own):
                 path.unlink()
@@ -233,7 +233,7 @@ def _write_files(
         quantisation=asdict(precision),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special, spec.pattern).fingerprint,
-        files={path.relative_to(folder).as_posix(): file_entry(path) for path in _files(folder)},
+        files={path.relative_to(folder).as_posix(): hash_file(path) for path in _files(folder)},
         kind=SPEECH if isinstance(spec, SpeechSpec) else WHISPER,
     )
 

@@ -1,4 +1,4 @@
-"""A small writer of ONNX graphs, and what a bundle's manifest says about the files that it writes.
+"""A small writer of ONNX graphs, and what a bundle's manifest says about them.
 
 Nodes come in order, weights above `EXTERNAL_MIN_BYTES` go straight to one external data file, page-aligned, so building
 a graph needs the memory of one layer. Operator sets are the default domain at `OPSET` and ONNX Runtime's contrib
@@ -18,8 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from specedge.runtime.bundle.bundle import hash_file
-from specedge.runtime.bundle.manifest import FileEntry, GraphSpec, TensorSpec
+from specedge.runtime.bundle.manifest import GraphSpec, TensorSpec
 
 OPSET = 23
 IR_VERSION = 10
@@ -173,9 +172,3 @@ def _tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
         dtype=str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
         shape=tuple([dim.dim_param or int(dim.dim_value) for dim in tensor.shape.dim]),
     )
-
-
-def file_entry(path: Path) -> FileEntry:
-    """Size and hash of a file. Raises BundleError when it cannot be read."""
-    size, sha256 = hash_file(path)
-    return FileEntry(size=size, sha256=sha256)

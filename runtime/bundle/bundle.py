@@ -19,12 +19,11 @@ import functools
 import hashlib
 import os
 import stat
-import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Self
 
 from specedge.errors import BundleError, BundleNotFoundError, ModelError, UsageError
 from specedge.models import store
@@ -35,7 +34,6 @@ from .manifest import MAX_MANIFEST_BYTES, TOKENIZER_NAME, FileEntry, graph_files
 from .manifest import Manifest as Manifest
 from .typed_json import REMEDY, shown
 
-BLOCK_BYTES = 1 << 20
 MAX_HASH_THREADS = 8
 _DROPPINGS = {"thumbs.db", "desktop.ini"}
 _AGAIN = "export or pull the bundle again"
@@ -66,7 +64,7 @@ class Bundle:
         """
         given = Path(path)
         root = _resolve_folder(given)
-        manifest, digest = _read_manifest(root, given)
+        manifest, digest = read_manifest(given)
         for name, entry in manifest.files.items():
             size = _stat_inside(root, name, given).st_size
             if size != entry.size:
@@ -122,23 +120,32 @@ def read_manifest(folder: str | os.PathLike[str]) -> tuple[Manifest, str]:
     Raises BundleError: no folder, no manifest, or one that breaks a rule of the format.
     """
     given = Path(folder)
-    return _read_manifest(_resolve_folder(given), given)
+    root, where = _resolve_folder(given), given / MANIFEST_NAME
+    if not os.path.lexists(root / MANIFEST_NAME):
+        raise BundleError(f"{given}: no {MANIFEST_NAME} in it, so this is no bundle; make one with `specedge export`")
+    _stat_inside(root, MANIFEST_NAME, given)
+    try:
+        with open(root / MANIFEST_NAME, "rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)  # one more than allowed: from_bytes refuses it
+    except OSError as error:
+        raise _unreadable(where, error) from None
+    return _parsed(data, str(where)), hashlib.sha256(data).hexdigest()
 
 
-def hash_file(path: str | os.PathLike[str], stop: threading.Event | None = None) -> tuple[int, str]:
-    """Size in bytes and lower-case hexadecimal sha256 of a file, or of its beginning once `stop` is set.
+@functools.lru_cache(maxsize=4)
+def _parsed(data: bytes, where: str) -> Manifest:
+    """Parsed once though a model is looked up by its manifest before it is opened."""
+    return Manifest.from_bytes(data, where)
 
-    Raises BundleError if it cannot be read.
-    """
-    hasher, size, block = hashlib.sha256(), 0, memoryview(bytearray(BLOCK_BYTES))
+
+def hash_file(path: str | os.PathLike[str]) -> FileEntry:
+    """Size and hash of a file. Raises BundleError if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
-            while (n_bytes := file.readinto(block)) and not (stop and stop.is_set()):
-                hasher.update(block[:n_bytes])  # without the GIL, so threads run in parallel
-                size += n_bytes
+            digest = hashlib.file_digest(file, "sha256")  # without the GIL, so threads run in parallel
+            return FileEntry(size=file.tell(), sha256=digest.hexdigest())
     except OSError as error:
         raise _unreadable(Path(path), error) from None
-    return size, hasher.hexdigest()
 
 
 def _unreadable(path: Path, error: OSError) -> BundleError:
@@ -178,32 +185,9 @@ def _stat_inside(root: Path, name: str, given: Path) -> os.stat_result:
     return status
 
 
-def _read_manifest(root: Path, given: Path) -> tuple[Manifest, str]:
-    where = str(given / MANIFEST_NAME)
-    if not os.path.lexists(root / MANIFEST_NAME):
-        raise BundleError(f"{given}: no {MANIFEST_NAME} in it, so this is no bundle; make one with `specedge export`")
-    _stat_inside(root, MANIFEST_NAME, given)
-    try:
-        with open(root / MANIFEST_NAME, "rb") as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)  # one more than allowed: from_bytes refuses it
-    except OSError as error:
-        raise _unreadable(given / MANIFEST_NAME, error) from None
-    return _parsed(data, where), hashlib.sha256(data).hexdigest()
-
-
-@functools.lru_cache(maxsize=4)
-def _parsed(data: bytes, where: str) -> Manifest:
-    """Parsed once though a model is looked up by its manifest before it is opened."""
-    return Manifest.from_bytes(data, where)
-
-
 def _walk(root: Path) -> Iterator[str]:
     """The names of everything below `root` that is no folder; what the module docstring says is ignored is left out."""
-
-    def refuse(error: OSError) -> NoReturn:
-        raise _unreadable(Path(error.filename), error) from None
-
-    for place, folders, files in os.walk(root, onerror=refuse):
+    for place, folders, files in os.walk(root):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         folders[:] = [name for name in folders if not name.startswith(".") and name not in links]
         for name in (*files, *links):
@@ -212,28 +196,18 @@ def _walk(root: Path) -> Iterator[str]:
 
 
 def _check_hashes(given: Path, files: Mapping[str, FileEntry]) -> None:
-    """Hash all files, the largest first; the first that differs ends it. Ctrl-C ends it within a block."""
-    stop = threading.Event()
-
-    def check(name: str) -> None:
-        if stop.is_set():
-            return
-        size, digest = hash_file(given / name, stop)
-        if not stop.is_set() and (size, digest) != (files[name].size, files[name].sha256):
-            expected = files[name].sha256
-            raise BundleError(
-                f"{given / name}: sha256 {digest[:12]}..., expected {expected[:12]}...: the file was changed; {_AGAIN}"
-            )
-
+    """Hash all files, the largest first; the first that differs ends it."""
     names = sorted(files, key=lambda name: -files[name].size)
-    n_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    n_threads = min(MAX_HASH_THREADS, n_cpus, len(names))
-    with ThreadPoolExecutor(n_threads, thread_name_prefix="specedge-hash") as pool:
-        try:
-            for finished in as_completed([pool.submit(check, name) for name in names]):
-                finished.result()
-        finally:
-            stop.set()
+    pool = ThreadPoolExecutor(min(MAX_HASH_THREADS, os.cpu_count() or 1), thread_name_prefix="specedge-hash")
+    try:
+        for name, found in zip(names, pool.map(hash_file, [given / name for name in names]), strict=True):
+            if found != files[name]:
+                raise BundleError(
+                    f"{given / name}: sha256 {found.sha256[:12]}..., expected {files[name].sha256[:12]}...: "
+                    f"the file was changed; {_AGAIN}"
+                )
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def encoder_fingerprint(manifest: Manifest) -> str:

@@ -65,7 +65,8 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
 def check_values(value: object, where: str) -> None:
     """Refuse what strict JSON cannot hold, whatever its key: the free-form parts are checked by this alone.
 
-    Raises BundleError: too deep, too many values, or one that `_is_plain` refuses.
+    Raises BundleError: too deep, too many values, or one that is no Unicode text, finite number of at most 64 bits, true,
+    false or null.
     """
     n_values = 0
     pending: list[tuple[object, int]] = [(value, 1)]
@@ -75,25 +76,23 @@ def check_values(value: object, where: str) -> None:
         if depth > MAX_DEPTH:
             raise BundleError(f"{where}: nested deeper than {MAX_DEPTH} levels; {REMEDY}")
         children: Sequence[object] = ()
+        is_plain = True
         if isinstance(node, dict):
             children = [*node, *node.values()]
         elif isinstance(node, (list, tuple)):
             children = node
-        elif not (type(node) is str and node.isascii() or _is_plain(node)):  # a manifest has thousands
+        elif isinstance(node, str):
+            is_plain = node.isascii() or not any("\ud800" <= c <= "\udfff" for c in node)
+        elif isinstance(node, int):
+            is_plain = -(2**63) <= node < 2**63
+        else:
+            is_plain = node is None or isinstance(node, float) and math.isfinite(node)
+        if not is_plain:
             raise refusal(node, where, "", "Unicode text, a finite number of at most 64 bits, true, false or null")
         if n_values + len(pending) + len(children) > MAX_VALUES:
             raise BundleError(f"{where}: more than {MAX_VALUES} values; {REMEDY}")
         if children:
             pending += zip(children, itertools.repeat(depth + 1))
-
-
-def _is_plain(node: object) -> bool:
-    """Whether it is Unicode text, a finite number of at most 64 bits, true, false or null."""
-    if isinstance(node, str):
-        return node.isascii() or not any("\ud800" <= c <= "\udfff" for c in node)
-    if isinstance(node, int):
-        return -(2**63) <= node < 2**63
-    return node is None or isinstance(node, float) and math.isfinite(node)
 
 
 def refusal(value: object, where: str, key: str, expected: str) -> BundleError:

@@ -88,10 +88,7 @@ def write_bundle(folder: Path, **changes: Any) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     write_table(folder / "tokenizer.bin", RANKS)
-    files = {}
-    for name in (*DATA, "tokenizer.bin"):
-        size, sha256 = hash_file(folder / name)
-        files[name] = FileEntry(size=size, sha256=sha256)
+    files = {name: hash_file(folder / name) for name in (*DATA, "tokenizer.bin")}
     (folder / MANIFEST_NAME).write_bytes(manifest(files, **changes).to_bytes())
     return folder
 

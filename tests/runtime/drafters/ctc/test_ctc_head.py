@@ -11,8 +11,7 @@ import pytest
 from onnx import helper
 
 from specedge.errors import BundleError, UsageError
-from specedge.export import onnx_builder
-from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle
+from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, hash_file
 from specedge.runtime.drafters.ctc.head import ENCODER_KEY, N_UNITS, UNITS_KEY, UNITS_SHA256_KEY, CtcHead
 from specedge.runtime.engine.session import Canceller
 from support.ctc_heads import bundle_with_head, posteriors, random_head
@@ -56,7 +55,7 @@ def test_a_bundle_without_a_head_says_so() -> None:
 
 
 def _listed(made: Bundle) -> Bundle:
-    files = {**made.manifest.files, "ctc.onnx": onnx_builder.file_entry(made.path / "ctc.onnx")}
+    files = {**made.manifest.files, "ctc.onnx": hash_file(made.path / "ctc.onnx")}
     (made.path / MANIFEST_NAME).write_bytes(replace(made.manifest, files=files).to_bytes())
     return Bundle.open(made.path)
 
