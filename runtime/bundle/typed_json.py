@@ -6,6 +6,7 @@ counts beyond the limits below. Every refusal is one `BundleError` line: file, k
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import json
@@ -44,8 +45,7 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)
         if len(members) != len(pairs):
-            seen: set[str] = set()
-            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            twice = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]
             raise BundleError(f"{where}: the key {shown(twice)} appears twice; {REMEDY}")
         return members
 
@@ -65,8 +65,8 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
 def check_values(value: object, where: str) -> None:
     """Refuse what strict JSON cannot hold, whatever its key: the free-form parts are checked by this alone.
 
-    Raises BundleError: too deep, too many values, or one that is no Unicode text, finite number of at most 64 bits, true,
-    false or null.
+    Raises BundleError: too deep, too many values, or one that is no Unicode text, finite number of at most 64 bits,
+    true, false or null.
     """
     n_values = 0
     pending: list[tuple[object, int]] = [(value, 1)]
