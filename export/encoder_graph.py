@@ -26,6 +26,7 @@ whose decoder adds nothing, the engine repeats each state so often instead. The 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -215,13 +216,24 @@ def write_short_encoder(folder: Path, dims: Dims, silence: Tables | None = None)
         g.save()
 
 
-def build_cross_kv(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind, *, int8_attention: bool) -> None:
-    """Write the graph that turns encoder features into the decoder's cross-attention keys and values."""
+def build_cross_kv(
+    g: GraphBuilder,
+    dims: Dims,
+    weights: Weights,
+    kind: LinearKind,
+    *,
+    int8_attention: bool,
+    layers: Sequence[str] = (),
+) -> None:
+    """Write the graph that turns encoder features into cross-attention keys and values.
+
+    layers: that attend to them, by the names of their weights; by default all of the decoder's.
+    """
     features = g.input("features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
     rows = quantize_rows(g, features, dims.n_audio_state) if kind == "rows8" else None
-    for i in range(dims.n_text_layer):
+    for i, layer in enumerate(layers or [f"model.decoder.layers.{i}" for i in range(dims.n_text_layer)]):
         name = f"model.decoder.layers.{i}.encoder_attn"
-        weight, bias = fused_projection(weights, name, ("k_proj", "v_proj"))
+        weight, bias = fused_projection(weights, f"{layer}.encoder_attn", ("k_proj", "v_proj"))
         if rows is not None:
             both = rows8_product(g, rows, f"{name}.kv", weight, bias)
         else:

@@ -69,7 +69,6 @@ from .onnx_builder import GraphBuilder
 from .registered import find
 
 FLOAT = TensorProto.FLOAT
-_LAYER_0 = "model.decoder.layers.0"
 MAX_HEADS = 20
 BLOCK = "medusa_block"
 PROJECTION_KIND = "mtp-projection"
@@ -118,14 +117,14 @@ def heads_in_config(config: Mapping[str, Any], d: int, where: str) -> HeadsSpec 
         raise CheckpointError(
             f"{where}: medusa_heads_type {found!r} is not supported; expected {' or '.join(_PUBLISHED_KINDS)}"
         )
-    numbers = [config.get("medusa_num_heads"), config.get("medusa_num_layers", 1), config.get("medusa_hidden_size", d)]
-    for value in numbers:
-        if type(value) is not int:
-            raise CheckpointError(f"{where}: medusa_num_heads and its like must be whole numbers, found {value!r}")
-    n_heads, n_layers, width = numbers
-    if width != d:
-        raise CheckpointError(f"{where}: medusa_hidden_size is {width}; expected d_model, {d}")
-    return HeadsSpec(kind=kind, n_heads=int(n_heads), n_layers=int(n_layers), replaces_base=kind == "medusa-linear")
+    n_heads, n_layers = config["medusa_num_heads"], config.get("medusa_num_layers", 1)
+    width = config.get("medusa_hidden_size", d)
+    if not type(n_heads) is type(n_layers) is int or width != d:
+        raise CheckpointError(
+            f"{where}: medusa_num_heads {n_heads!r}, medusa_num_layers {n_layers!r} and medusa_hidden_size {width!r}; "
+            f"expected whole numbers, the last one d_model, {d}"
+        )
+    return HeadsSpec(kind=kind, n_heads=n_heads, n_layers=n_layers, replaces_base=kind == "medusa-linear")
 
 
 Shapes = list[tuple[str, tuple[int, ...]]]
@@ -179,25 +178,10 @@ def write_heads(folder: Path, sets: Sequence[Heads], dims: Dims, decoder: Weight
             _build(g, heads, dims, decoder, precision)
         written.append(kind)
         if kind == BLOCK_KIND:
-            block = _BlockAsLayer(heads.weights)
             with GraphBuilder(folder, BLOCK_KV_GRAPH) as g:
-                one_layer = replace(dims, n_text_layer=1)
-                build_cross_kv(g, one_layer, block, precision.cross_kv, int8_attention=False)
+                build_cross_kv(g, dims, heads.weights, precision.cross_kv, int8_attention=False, layers=[BLOCK])
             written.append(BLOCK_KV_GRAPH)
     return written
-
-
-class _BlockAsLayer:
-    """The block's weights under the names of the decoder's layer 0."""
-
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-
-    def tensor(self, name: str) -> NDArray[np.float32]:
-        return self._weights.tensor(name.replace(_LAYER_0, BLOCK, 1))
-
-    def has(self, name: str) -> bool:
-        return self._weights.has(name.replace(_LAYER_0, BLOCK, 1))
 
 
 def _build(g: GraphBuilder, heads: Heads, dims: Dims, decoder: Weights, precision: Precision) -> None:

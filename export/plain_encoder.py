@@ -21,36 +21,35 @@ from .layers import LinearKind, Weights, biased_linear, queries_keys_values, res
 from .onnx_builder import GraphBuilder
 
 FLOAT = TensorProto.FLOAT
+KINDS: dict[str, LinearKind] = {"fp32": "fp32", "int8": "plain8", "int4": "plain8"}
 
 
 def write_plain_encoder(manifest: Manifest, weights: Weights, folder: Path) -> str:
-    """Write the graph into `folder`, and return its name. Raises CheckpointError, OSError."""
+    """Write the graph into `folder`, and return its name; convolutions stay in float32.
+
+    Raises CheckpointError, OSError.
+    """
+    dims, kind, root = manifest.dims, KINDS[manifest.precision], "model.encoder"
     with GraphBuilder(folder, PLAIN_ENCODER_GRAPH) as g:
-        build_plain_encoder(g, manifest.dims, weights, "fp32" if manifest.precision == "fp32" else "plain8")
+        x = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
+        for name, stride in (("conv1", 1), ("conv2", 2)):
+            parts = [g.const(f"{name}.{part}", weights.tensor(f"{root}.{name}.{part}")) for part in ("weight", "bias")]
+            x = g.node("Gelu", [g.node("Conv", [x, *parts], kernel_shape=[3], pads=[1, 1], strides=[stride])])
+        x = g.node("Transpose", [x], perm=[0, 2, 1])
+        positions = g.const("positions", weights.tensor(f"{root}.embed_positions.weight"))
+        n_ctx = g.node("Shape", [x], start=1, end=2)
+        x = g.node("Add", [x, g.node("Slice", [positions, g.ints(0), n_ctx, g.ints(0)])])
+        for i in range(dims.n_audio_layer):
+            name = f"{root}.layers.{i}"
+            y, _ = residual_norm(g, (), x, weights, f"{name}.self_attn_layer_norm")
+            x = g.node("Add", [x, _attention(g, y, dims, weights, f"{name}.self_attn", kind)])
+            y, _ = residual_norm(g, (), x, weights, f"{name}.final_layer_norm")
+            wide = g.node("Gelu", [biased_linear(g, y, weights, f"{name}.fc1", kind)])
+            x = g.node("Add", [x, biased_linear(g, wide, weights, f"{name}.fc2", kind)])
+        features, _ = residual_norm(g, (), x, weights, f"{root}.layer_norm")
+        g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
+        g.save()
     return PLAIN_ENCODER_GRAPH
-
-
-def build_plain_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind) -> None:
-    """Write Whisper's audio encoder into `g` in plain operators; convolutions stay in float32."""
-    root = "model.encoder"
-    x = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
-    for name, stride in (("conv1", 1), ("conv2", 2)):
-        parts = [g.const(f"{name}.{part}", weights.tensor(f"{root}.{name}.{part}")) for part in ("weight", "bias")]
-        x = g.node("Gelu", [g.node("Conv", [x, *parts], kernel_shape=[3], pads=[1, 1], strides=[stride])])
-    x = g.node("Transpose", [x], perm=[0, 2, 1])
-    positions = g.const("positions", weights.tensor(f"{root}.embed_positions.weight"))
-    n_ctx = g.node("Shape", [x], start=1, end=2)
-    x = g.node("Add", [x, g.node("Slice", [positions, g.ints(0), n_ctx, g.ints(0)])])
-    for i in range(dims.n_audio_layer):
-        name = f"{root}.layers.{i}"
-        y, _ = residual_norm(g, (), x, weights, f"{name}.self_attn_layer_norm")
-        x = g.node("Add", [x, _attention(g, y, dims, weights, f"{name}.self_attn", kind)])
-        y, _ = residual_norm(g, (), x, weights, f"{name}.final_layer_norm")
-        wide = g.node("Gelu", [biased_linear(g, y, weights, f"{name}.fc1", kind)])
-        x = g.node("Add", [x, biased_linear(g, wide, weights, f"{name}.fc2", kind)])
-    features, _ = residual_norm(g, (), x, weights, f"{root}.layer_norm")
-    g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
-    g.save()
 
 
 def _attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, kind: LinearKind) -> str:

@@ -21,7 +21,7 @@ from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH, PROJECTOR_GRAPH, Dims, Manifest
 from specedge.runtime.device import isa
 from specedge.runtime.engine.doctor import golden_logits
-from specedge.runtime.engine.engine import Engine, encoder_output
+from specedge.runtime.engine.engine import encoder_output
 from specedge.runtime.engine.exactness import Invariance, probe_paths, probe_rows
 from specedge.runtime.engine.made_up import probe_ids, probe_mel
 from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller, load_graph
@@ -56,45 +56,34 @@ def check_bundle(bundle: Bundle, weights: Weights, spec: Spec, precision: Precis
 
     Raises ExactnessError when the graphs do not compute what the weights say.
     """
-    canceller = Canceller()
-    with canceller.on_sigint():
-        return _check(bundle, weights, spec, precision, canceller)
-
-
-def _check(bundle: Bundle, weights: Weights, spec: Spec, precision: Precision, canceller: Canceller) -> dict[str, Any]:
-    dims, is_llm = bundle.manifest.dims, isinstance(spec, SpeechSpec)
+    dims, is_llm, canceller = bundle.manifest.dims, isinstance(spec, SpeechSpec), Canceller()
     mel = probe_mel(dims)
     ids = probe_ids(dims, N_LLM_IDS) if is_llm else check_ids(bundle)
-
-    def opened(*graphs: str) -> Engine:
-        return open_engine(bundle, threads=PROBE_THREADS, canceller=canceller, loads=graphs)
-
-    # One session at a time and the reference last, so that the largest models stay within the export's memory.
-    engine = opened()
-    features = engine.encode(mel)
-    engine.unload("encoder", "cross_kv", PROJECTOR_GRAPH)
-    engine = opened("decoder")
-    golden = golden_logits(engine, features)
-    asked = [*range(dims.n_vocab, dims.n_vocab + features.n_audio), *ids]
-    logits = engine.forward(engine.start(features), asked, range(features.n_audio, len(asked))).copy()
-    rows, references = probe_rows(engine, features)
-    found = {"row_invariance": Invariance(results=tuple(rows))}
-    if not is_llm:
-        found["tree_invariance"] = Invariance(results=probe_paths(engine, features, references))
-    engine.unload("decoder", "many")
-    measured: dict[str, Array] = {"features": features.hidden, "logits": logits}
-    if isinstance(spec, SpeechSpec):
-        measured["audio"] = features.cross["audio"][0]
-        wanted = _speech_llm(mel, ids, spec, weights, canceller)
-    else:
-        engine = opened("align")
-        measured["scores"] = engine.align_scores(features, ids)
-        engine.unload("align")
-        wanted = _whisper(mel, ids, bundle.manifest, weights, canceller)
-    if PLAIN_ENCODER_GRAPH in bundle.manifest.graphs:
-        session = load_graph(bundle, PLAIN_ENCODER_GRAPH, canceller, threads=PROBE_THREADS)
-        measured["plain_features"] = encoder_output(session, mel[None], dims.n_audio_state)[0]
-        wanted["plain_features"] = wanted["features"]
+    with canceller.on_sigint():
+        # The reference is last, so that the largest models stay within the export's memory.
+        engine = open_engine(bundle, threads=PROBE_THREADS, canceller=canceller, loads=())
+        features = engine.encode(mel)
+        engine.unload("encoder", "cross_kv", PROJECTOR_GRAPH)
+        golden = golden_logits(engine, features)
+        asked = [*range(dims.n_vocab, dims.n_vocab + features.n_audio), *ids]
+        logits = engine.forward(engine.start(features), asked, range(features.n_audio, len(asked))).copy()
+        rows, references = probe_rows(engine, features)
+        found = {"row_invariance": Invariance(results=tuple(rows))}
+        if not is_llm:
+            found["tree_invariance"] = Invariance(results=probe_paths(engine, features, references))
+        engine.unload("decoder", "many")
+        measured: dict[str, Array] = {"features": features.hidden, "logits": logits}
+        if isinstance(spec, SpeechSpec):
+            measured["audio"] = features.cross["audio"][0]
+            wanted = _speech_llm(mel, ids, spec, weights, canceller)
+        else:
+            measured["scores"] = engine.align_scores(features, ids)
+            engine.unload("align")
+            wanted = _whisper(mel, ids, bundle.manifest, weights, canceller)
+        if PLAIN_ENCODER_GRAPH in bundle.manifest.graphs:
+            session = load_graph(bundle, PLAIN_ENCODER_GRAPH, canceller, threads=PROBE_THREADS)
+            measured["plain_features"] = encoder_output(session, mel[None], dims.n_audio_state)[0]
+            wanted["plain_features"] = wanted["features"]
     numbers = {f"{part}_relative_error": relative_error(measured[part], wanted[part]) for part in measured}
     for part in ("features", "logits"):
         numbers[f"{part}_max_error"] = float(np.abs(measured[part] - wanted[part]).max())

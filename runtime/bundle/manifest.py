@@ -210,7 +210,7 @@ class Manifest:
         return {**plain, CHECKSUM: _checksum(plain)}
 
     def to_bytes(self) -> bytes:
-        """The bytes of `specedge.json`, after a proof that it can be read. Raises BundleError where a rule is broken."""
+        """The bytes of `specedge.json`, which can be read. Raises BundleError where a rule of the format is broken."""
         value = self.to_json()
         Manifest.from_json(value, MANIFEST_NAME)
         # Lines without indentation: with it, Python's own encoder takes over, which is slow.

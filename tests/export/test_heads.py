@@ -279,8 +279,8 @@ def test_what_is_no_heads_for_this_model_is_refused(tmp_path: Path) -> None:
         ({"medusa_heads_type": "tower"}, "medusa_heads_type 'tower'"),
         ({"medusa_num_heads": 0}, "0 heads of 1 layers; expected 1 to 20"),
         ({"medusa_num_heads": 4}, "medusa_heads.3.0.linear.weight is missing"),
-        ({"medusa_hidden_size": 65}, "medusa_hidden_size is 65; expected d_model, 64"),
-        ({"medusa_num_layers": "1"}, "whole numbers, found '1'"),
+        ({"medusa_hidden_size": 65}, "medusa_hidden_size 65; expected whole numbers, the last one d_model, 64"),
+        ({"medusa_num_layers": "1"}, "medusa_num_layers '1' and medusa_hidden_size 64; expected whole numbers"),
     ],
 )
 def test_a_published_checkpoint_at_odds_with_its_config_is_refused(
