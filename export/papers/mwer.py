@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specedge.errors import UsageError
-from specedge.runtime.bundle.manifest import SAMPLE_RATE_HZ
 from specedge.runtime.decoding.beam import BeamOptions
 from specedge.runtime.decoding.passes import alone
 from specedge.runtime.papers.grouped_beam import Emitted, Guess, groups
 from specedge.runtime.text.words import edit_distance
 
 from ..checkpoint import open_checkpoint, open_heads
-from ..training.early_stopping import EarlyStopping, Plan, Report
+from ..training.early_stopping import EarlyStopping, Plan
 from ..training.features import Course, HiddenText, RowRecorder, Target, bundle_of, whole_window
 from ..training.nets import HeadNet
 from .train_heads import (
@@ -118,8 +117,7 @@ def nbest_of(
 
 
 def _words(target: Target, ids: Sequence[int]) -> list[str]:
-    text = target.text([token for token in ids if token < target.manifest.tokens.eot]).decode("utf-8", "replace")
-    return re.findall(r"\w+(?:'\w+)?", text.lower())
+    return re.findall(r"\w+(?:'\w+)?", target.text(ids).decode("utf-8", "replace").lower())
 
 
 class MwerTrainer(EarlyStopping[NBest, HeadNet]):
@@ -176,7 +174,7 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
         return total
 
 
-def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> Report:
+def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> str:
     """Fine-tune the heads in the file `heads` by minimum word error rate, and write them to `out`.
 
     plan_of: fields of `MwerPlan`.
@@ -194,20 +192,15 @@ def fine_tune_heads(course: Course, out: Path, heads: Path, **plan_of: Any) -> R
         net.load_named(given.weights)
         torch.set_num_threads(course.n_threads)
         bundle = bundle_of(course.source, course.work)
-        target, found, done_s = course.target(bundle), list[NBest | None](), 0.0
-        with course.progress("search") as progress:
-            for number, samples in enumerate(course.windows(bundle, plan.seed)):
-                found.append(nbest_of(target, samples, number, net.eval(), tokens, plan))
-                done_s += len(samples) / SAMPLE_RATE_HZ
-                progress.update_to(done_s)
-                if done_s >= course.hours * 3600:
-                    break
+        target = course.target(bundle)
+        windows = course.timed("search", course.windows(bundle, plan.seed))
+        found = [nbest_of(target, samples, number, net.eval(), tokens, plan) for number, samples in windows]
         lists = [one for one in found if one is not None]
         trainer = MwerTrainer(plan, net, lists, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
-    trainer.run_or_go_on(f"fine-tune {given.spec.kind}", course.notify, course.device)
+    trainer.run(f"fine-tune {given.spec.kind}", course.notify, course.device)
     write_heads(out, trainer.best, tokens)
     (before, entropy_before), (after, entropy_after) = trainer.first, trainer.figures
-    return Report(
+    return (
         f"{out}: {len(trainer.train)} windows, {trainer.step} steps; held out, expected word errors of a hypothesis "
         f"{before:.3f}, then {after:.3f}; cross-entropy {entropy_before:.3f}, then {entropy_after:.3f}"
     )

@@ -32,8 +32,8 @@ from specedge.runtime.options import BLOCK_KIND
 from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint
 from ..qwen3_asr import SpeechSpec
 from ..training.checkpoint_files import UNFROZEN, check_out, write_checkpoint
-from ..training.early_stopping import EarlyStopping, Plan, Report, writing
-from ..training.features import Course, HiddenText, bundle_of, heard_texts
+from ..training.early_stopping import EarlyStopping, Plan
+from ..training.features import Course, HiddenText, bundle_of, heard_texts, writing
 from ..training.nets import IGNORE, Block, DraftNet, HeadNet, decoder_of, vocabulary_matrix
 from ..training.worth import of_rates
 
@@ -100,7 +100,7 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
         self.plan, self._places, self._decoder = plan, places, decoder
         samples = [text for text in texts if len(text.hidden) > text.n_prompt]
         path = folder / f"{plan.kind}{'-unfrozen' if plan.unfreezes_last else ''}.pt"
-        super().__init__(plan, net, samples, path, optimizer=plan.optimizer, slow=net.slow, beside=decoder)
+        super().__init__(plan, net, samples, path, optimizer=plan.optimizer, slow=net.last, beside=decoder)
 
     def loss(self, batch: Sequence[HiddenText]) -> Tensor:
         return self._weighed(torch.stack([one.loss for one in self.losses(batch)]))
@@ -202,26 +202,13 @@ def divergence(logits: Tensor, target: Tensor) -> Tensor:
     return F.kl_div(said, wanted, reduction="batchmean", log_target=True)
 
 
-def _report(out: Path, trainer: HeadTrainer, n_tokens: int) -> Report:
-    """What is said of heads that can guess `n_tokens` tokens."""
-    rates, new = trainer.figures, ""
-    if trainer.plan.unfreezes_last:
-        agreement, *rates = rates
-        new = f"; a new model: its own next token is the target's in {agreement:.1%}, and its text may differ"
-    line = (
-        f"{out}: {len(trainer.train)} texts, {trainer.step} steps, {n_tokens} tokens; best guesses right on held-out "
-        f"windows, head by head: {', '.join(f'{rate:.0%}' for rate in rates)}"
-    )
-    return Report(line + new, f"{out}: {of_rates(rates, DEFAULT_COSTS).sentence('set of heads', trainer.lacks)}")
-
-
-def train_heads(course: Course, out: Path, **plan_of: Any) -> Report:
+def train_heads(course: Course, out: Path, **plan_of: Any) -> str:
     """Train heads for the checkpoint of `course` and write them to `out`, a folder where its last layer learns too.
 
     plan_of: fields of `HeadPlan`.
 
-    Raises AudioError when there is no audio, ModelError when the checkpoint cannot be used, UsageError when the work
-    folder or `out` is of something else, the audio too little, or the last layer is to learn of a checkpoint whose base
+    Raises AudioError when there is no audio, ModelError when the checkpoint cannot be used, UsageError when `out`
+    is of something else, the audio too little, or the last layer is to learn of a checkpoint whose base
     head takes the place of the model's own logits, ResourceError when a file cannot be written.
     """
     plan = HeadPlan(**plan_of)
@@ -241,12 +228,20 @@ def train_heads(course: Course, out: Path, **plan_of: Any) -> Report:
             net.unfreeze(decoder)
         table = token_table(tokens, checkpoint.spec.dims.n_vocab)
         trainer = HeadTrainer(plan, net, texts, table, course.work, decoder)
-        trainer.run_or_go_on(f"train {plan.kind}", course.notify, course.device)
+        trainer.run(f"train {plan.kind}", course.notify, course.device)
         if plan.unfreezes_last:
             _write_model(out, checkpoint, trainer.best, tokens)
         else:
             write_heads(out, trainer.best, tokens)
-    return _report(out, trainer, len(tokens))
+    rates, new = trainer.figures, ""
+    if plan.unfreezes_last:
+        agreement, *rates = rates
+        new = f"; a new model: its own next token is the target's in {agreement:.1%}, and its text may differ"
+    course.notify(f"{out}: {of_rates(rates, DEFAULT_COSTS).sentence('set of heads', trainer.lacks)}")
+    return (
+        f"{out}: {len(trainer.train)} texts, {trainer.step} steps, {len(tokens)} tokens; best guesses right on "
+        f"held-out windows, head by head: {', '.join(f'{rate:.0%}' for rate in rates)}{new}"
+    )
 
 
 def _fitting(plan: HeadPlan, checkpoint: Checkpoint, course: Course) -> HeadPlan:

@@ -22,7 +22,7 @@ from specedge.files import check_folder, publish_folder, scratch_folder, sweep
 
 from ..checkpoint import HEADS_FILE, Checkpoint
 from ..spec import read_json
-from .early_stopping import writing
+from .features import writing
 
 DRAFT = "specedge_draft_of"
 UNFROZEN = "specedge_last_layer_of"

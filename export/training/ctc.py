@@ -31,8 +31,8 @@ from specedge.runtime.drafters.registry import costs_here
 from specedge.runtime.text.words import edit_distance
 
 from ..ctc_graph import HEAD, CtcWeights, encoder_weights_sha256, write_head
-from .early_stopping import EarlyStopping, Plan, Report, split, writing
-from .features import Course, Window, bundle_of, collect_features, load_features
+from .early_stopping import EarlyStopping, Plan, split
+from .features import Course, Window, bundle_of, collect_features, writing
 from .worth import Worth, of_flags, right_tokens
 
 Float = NDArray[np.float32]
@@ -131,9 +131,6 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
     def loss(self, batch: Sequence[Window]) -> Tensor:
         return _loss(self.net, batch, self.plan.times)
 
-    def measure(self, batch: Sequence[Window]) -> tuple[Tensor, Tensor]:
-        return self.loss(batch)[None], torch.tensor(len(batch))
-
 
 def spelt(net: HeadNet, window: Window) -> bytes:
     """The bytes of the likeliest unit of each frame, repeats in a row and blanks taken out (greedy decoding)."""
@@ -204,27 +201,26 @@ def _moments(windows: Sequence[Window]) -> tuple[Tensor, Tensor]:
 _MOST_SCORED = 40  # held-out windows whose greedy text is compared at the end
 
 
-def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_bytes: int) -> Report:
+def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_bytes: int) -> str:
     """Train a head for the encoder of `course` and write it to `out`.
 
-    The report has the greedy byte error rates against the target's text on held-out windows, as they are and made
-    rough, and what drafts would save on the former.
+    Returns a line with the greedy byte error rates against the target's text on held-out windows, as they are and made
+    rough; what drafts would save on the former is said, too.
 
     n_rough: rough copies of each window; max_bytes: of features on disk. Raises AudioError when there is no audio,
-    ModelError when the model cannot be used, UsageError when the work folder is of something else, the audio too little
-    or a file at `out` is no head, ResourceError when a file cannot be written.
+    ModelError when the model cannot be used, UsageError when the audio is too little or a file at `out` is no head,
+    ResourceError when a file cannot be written.
     """
     if out.suffix != ".onnx":
         raise UsageError(f"-o {out}: expected a name that ends in .onnx")
     check_output(out, HEAD, inputs=identities(course.audio))
     bundle = bundle_of(course.source, course.work)
     encoder = encoder_weights_sha256(bundle.manifest, bundle.path)
-    collect_features(course, bundle, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed, encoder=encoder)
+    found = collect_features(course, bundle, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed, encoder=encoder)
     torch.set_num_threads(course.n_threads)
     n_parts = CHUNK_PARTS if bundle.manifest.kind == SPEECH else 1
-    found = load_features(course.work)
     trainer = CtcTrainer(plan, found, course.work, n_parts)
-    trainer.run_or_go_on("train", course.notify, course.device)
+    trainer.run("train", course.notify, course.device)
     with writing(out):
         write_head(out, trainer.best.weights(), encoder)
     held = split(found)[1]
@@ -232,10 +228,10 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
         [(window, spelt(trainer.best, window)) for window in held if window.is_rough == is_rough][:_MOST_SCORED]
         for is_rough in (False, True)
     )
-    return Report(
+    course.notify(f"{out}: {_worth(clean, bundle, course.n_threads).sentence('head', trainer.lacks)}")
+    return (
         f"{out}: {len(trainer.train)} windows, {trainer.step} steps; on held-out windows {byte_errors(clean):.1%} of "
-        f"the bytes of the target's text wrong, {byte_errors(rough):.1%} in noise",
-        f"{out}: {_worth(clean, bundle, course.n_threads).sentence('head', trainer.lacks)}",
+        f"the bytes of the target's text wrong, {byte_errors(rough):.1%} in noise"
     )
 
 

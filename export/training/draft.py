@@ -33,8 +33,8 @@ from specedge.runtime.papers.across_words import AcrossWords
 from ..checkpoint import Checkpoint, open_checkpoint
 from ..draft_layers import LAYERS, SUFFIX, write_layers
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
-from .early_stopping import EarlyStopping, Plan, Report, writing
-from .features import Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
+from .early_stopping import EarlyStopping, Plan
+from .features import Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint, writing
 from .nets import IGNORE, DraftNet, decoder_of, vocabulary_matrix
 
 
@@ -160,14 +160,13 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
 
 def train_draft(
     course: Course, out: Path, plan: DraftPlan, *, start: str | None = None, n_layers: int | None = None
-) -> Report:
+) -> str:
     """Train a draft for the bundle or checkpoint of `course` into the folder `out`; `plan.student` is set here.
 
     It begins as the checkpoint `start`, or as `n_layers` of the target's decoder layers.
 
     Raises AudioError when there is no audio, ModelError when a model cannot be used, UsageError when draft and target
-    do not fit, the work folder or `out` is of something else or the audio too little, ResourceError when a file cannot
-    be written.
+    do not fit, `out` is something else or the audio too little, ResourceError when a file cannot be written.
     """
     is_file = out.suffix == SUFFIX
     if is_file and n_layers is None:
@@ -182,12 +181,10 @@ def train_draft(
         begun = _begun(start, n_layers, own, source) or stack.enter_context(open_checkpoint(start or ""))
         target = bundle_of(source, work)
         _ = target.manifest.whisper_tokens  # of another kind: UsageError
-        folder = work if begun is own else work / f"draft-{_fingerprint(begun)}"
-        draft = target if begun is own else bundle_in(folder, begun, "draft")
+        draft = target if begun is own else bundle_in(work / f"draft-{_fingerprint(begun)}", begun, "draft")
         translation = _between(draft, target)
         shares = encoder_fingerprint(draft.manifest) == encoder_fingerprint(target.manifest)
-        ear, kept = (None, work) if shares else (draft, folder)
-        heard = heard_texts(course, target, plan.seed, folder=kept, ear=ear)
+        heard = heard_texts(course, target, plan.seed, ear=None if shares else draft)
         dims = draft.manifest.dims
         is_alike = isinstance(translation, Remapped)
         texts = draft_texts(heard, translation, dims.n_text_ctx, is_alike=is_alike)
@@ -201,7 +198,7 @@ def train_draft(
         net = decoder_of(begun, n_layers)
         plan = replace(plan, student=f"{draft.digest} layers {len(net.layers)}")
         trainer = DraftTrainer(plan, net, texts, teacher, work)
-        trainer.run_or_go_on("train draft", course.notify, course.device)
+        trainer.run("train draft", course.notify, course.device)
         weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
         if is_file and n_layers is not None:
             with writing(out):
@@ -213,14 +210,14 @@ def train_draft(
             write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target_id)
     (before,), (after,) = trainer.first, trainer.figures
     shared = ", with the target's encoder" if shares else ""
-    note = (
-        f"{out}: a draft whose tokens are right so rarely will not save time: more audio and more voices are needed, "
-        "or a larger --from"
-    )
-    return Report(
+    if after < _FEWEST_RIGHT:
+        course.notify(
+            f"{out}: a draft whose tokens are right so rarely will not save time: more audio and more voices are "
+            "needed, or a larger --from"
+        )
+    return (
         f"{out}: {len(trainer.train)} texts, {trainer.step} steps{shared}; on held-out windows its likeliest token is "
-        f"the target's in {after:.1%} ({before:.1%} before)",
-        note if after < _FEWEST_RIGHT else "",
+        f"the target's in {after:.1%} ({before:.1%} before)"
     )
 
 

@@ -10,29 +10,25 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from specedge.errors import OutOfMemoryError, ResourceError, SpecedgeError, UsageError
+from specedge.errors import OutOfMemoryError, UsageError
+from specedge.files import publishing
 from specedge.runtime.console import Progress, clock
 from specedge.runtime.interrupt import held_back, interruption
 
-from .features import EVERY_S, LEFT_OUT
+from .features import EVERY_S, LEFT_OUT, S
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "adafactor": torch.optim.Adafactor,
-}
+OPTIMIZERS: dict[str, Any] = {"adamw": torch.optim.AdamW, "adafactor": torch.optim.Adafactor}
 
 N = TypeVar("N", bound=nn.Module)
 _MOST_JUDGED = 160  # held-out samples of an evaluation
@@ -46,17 +42,7 @@ _PARTS, _COUNTS = (
 _SLOW = 0.1  # of the rate, for parameters that know much
 
 
-class Sample(Protocol):
-    """What is trained on: `source` is the number of its window of audio."""
-
-    @property
-    def source(self) -> int: ...
-
-
-T = TypeVar("T", bound=Sample)
-
-
-def split(samples: Sequence[T]) -> tuple[list[T], list[T]]:
+def split(samples: Sequence[S]) -> tuple[list[S], list[S]]:
     """Samples to train on and held-out ones, every tenth window; all samples of a window go together.
 
     Raises UsageError for too few windows.
@@ -79,18 +65,6 @@ def check_device(name: str) -> str:
     return wanted
 
 
-@contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """Make the folder of `out`, and turn what cannot be written into ResourceError."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except SpecedgeError:
-        raise
-    except OSError as error:
-        raise ResourceError(f"{out}: cannot be written: {error.strerror}") from error
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The course of a training: `steps` of `n_batch` samples at most, after which the cosine of the learning rate ends;
@@ -105,19 +79,12 @@ class Plan:
     seed: int = 1
 
 
-class Report(NamedTuple):
-    """What is said of a finished training: `line`, its result; `note`, whether that is worth using, empty for none."""
-
-    line: str
-    note: str = ""
-
-
-class EarlyStopping(ABC, Generic[T, N]):
+class EarlyStopping(ABC, Generic[S, N]):
     """Training of `net` on samples, of which `split` holds some out to be judged on; `path` is the resumable state.
 
-    `best` is the weights to use, those at the beginning among them. optimizer: a name of `OPTIMIZERS`; slow: parameters
-    that learn at a tenth of the rate, because they know much; beside: frozen nets that the loss needs, None for none.
-    `figures` are what is worth telling of the weights kept, `first` the same of those at the beginning.
+    `best` is the weights to use, those at the beginning among them. optimizer: a name of `OPTIMIZERS`; slow: the part
+    of `net` that learns at a tenth of the rate, because it knows much; beside: frozen nets that the loss needs, None
+    for none. `figures` are what is worth telling of the weights kept, `first` the same of those at the beginning.
 
     Raises UsageError for too few windows.
     """
@@ -126,31 +93,25 @@ class EarlyStopping(ABC, Generic[T, N]):
         self,
         course: Plan,
         net: N,
-        samples: Sequence[T],
+        samples: Sequence[S],
         path: Path,
         *,
         optimizer: str = "adamw",
-        slow: Sequence[nn.Parameter] = (),
+        slow: nn.Module | None = None,
         beside: nn.Module | None = None,
     ) -> None:
         self._course, self.path = course, path
         self.curve = path.with_suffix(".csv")  # the losses at each judgement
         self.train, held = split(samples)
         self.held = held[:: max(1, len(held) // _MOST_JUDGED)]
-        self._beside = beside
-        self.net = net
+        self.net, self._slow, self._beside, self._optimizer = net, slow, beside, OPTIMIZERS[optimizer]
         self.best = copy.deepcopy(net).eval()
-        known = {id(parameter) for parameter in slow}
-        others = [parameter for parameter in net.parameters() if id(parameter) not in known]
-        groups = [{"params": others}, *([{"params": list(slow)}] if slow else [])]
-        self.optimizer = OPTIMIZERS[optimizer](groups, lr=course.learning_rate, weight_decay=0.01)
         self.step = self.n_worse = self.best_step = self.n_skipped = 0
         self.best_loss = self.held_loss = math.inf
         self._losses_since: list[float] = []  # of the steps since the last judgement
-        self._device = torch.device("cpu")
         self.first: list[float] = []
         self.figures: list[float] = []
-        self.tick: Callable[[], object] = lambda: None  # shows that a judgement goes on
+        self.move("cpu")
 
     @property
     def every(self) -> int:
@@ -159,12 +120,12 @@ class EarlyStopping(ABC, Generic[T, N]):
         return min(self._course.every, max(_FEWEST_STEPS, _EPOCHS * epoch))
 
     @abstractmethod
-    def loss(self, batch: Sequence[T]) -> Tensor:
+    def loss(self, batch: Sequence[S]) -> Tensor:
         """What a step lowers. Tensors made here are on the device, but for those of `from_numpy`."""
 
-    @abstractmethod
-    def measure(self, batch: Sequence[T]) -> tuple[Tensor, Tensor]:
+    def measure(self, batch: Sequence[S]) -> tuple[Tensor, Tensor]:
         """Means over held-out samples [k], and the numbers that they are of, [k] or one for all. As `loss`."""
+        return self.loss(batch)[None], torch.tensor(len(batch))
 
     def judgement(self, means: Tensor) -> tuple[float, list[float]]:
         """The held-out loss and `figures`, of the means [k] over all that is held out."""
@@ -172,16 +133,16 @@ class EarlyStopping(ABC, Generic[T, N]):
         return loss, figures
 
     def move(self, device: str) -> None:
-        """Train on this device. The weights to use, and the state on disk, are the CPU's."""
+        """Begin to train on this device. The weights to use, and the state on disk, are the CPU's."""
         self._device = torch.device(device)
-        before = list(self.net.parameters())
         self.net.to(self._device)
         if self._beside is not None:
             self._beside.to(self._device)
-        # Some devices get new parameters.
-        moved = {id(old): new for old, new in zip(before, self.net.parameters(), strict=True)}
-        for group in self.optimizer.param_groups:
-            group["params"] = [moved[id(parameter)] for parameter in group["params"]]
+        slow = [] if self._slow is None else list(self._slow.parameters())
+        known = set(slow)
+        others = [parameter for parameter in self.net.parameters() if parameter not in known]
+        groups = [{"params": others}, *([{"params": slow}] if slow else [])]
+        self.optimizer = self._optimizer(groups, lr=self._course.learning_rate, weight_decay=0.01)
 
     @property
     def is_done(self) -> bool:
@@ -190,27 +151,42 @@ class EarlyStopping(ABC, Generic[T, N]):
         is_judged = self.step % self.every == 0 and self.step >= _WARM_UPS * course.warm_up
         return self.step >= course.steps or (is_judged and self.n_worse >= course.patience)
 
-    def run(self, report: Callable[[int], None], say: Callable[[str], None] = lambda line: None) -> None:
-        """Train to the end, saving at every judgement; `report` gets the step, `say` a line for each judgement.
+    def run(self, title: str, notify: Callable[[str], None], device: str = "cpu") -> None:
+        """Train to the end on this device with a progress bar and a line for each judgement, from the saved state where
+        there is one.
 
-        Raises Interrupted after saving.
+        Raises Interrupted after saving, OutOfMemoryError where the device has too little.
         """
-        started, first = time.monotonic(), self.step
-        with held_back() as stops:
-            while not self.is_done and not stops:
-                self.advance()
-                report(self.step)
-                if self.step % self.every == 0 or self.step >= self._course.steps:
+        try:
+            self.move(device)
+            if self.load():
+                notify(f"{self.path.parent}: going on from step {self.step}")
+            elif self.path.is_file():
+                notify(f"{self.path}: was saved with other options or other audio, so the training begins anew")
+            with held_back() as stops, Progress(self._course.steps, "steps", title, every_s=EVERY_S) as progress:
+                if self.best_loss == math.inf:
+                    self.curve.unlink(missing_ok=True)
                     self.judge()
-                    self._note(time.monotonic() - started, self.step - first, say)
+                started, first = time.monotonic(), self.step
+                while not self.is_done and not stops:
+                    self.advance()
+                    progress.update_to(self.step)
+                    if self.step % self.every == 0 or self.step >= self._course.steps:
+                        self.judge()
+                        self._note((time.monotonic() - started) / (self.step - first), notify)
+                        self.save()
+                if stops:
                     self.save()
-            if stops:
-                self.save()
+        except torch.OutOfMemoryError:
+            raise OutOfMemoryError(
+                f"--device {device}: its memory ran out at step {self.step}; the same command with --device cpu goes on"
+            ) from None
         if stops:
             where = f"at step {self.step} of {self._course.steps}; the same command goes on from there"
             raise interruption(stops[0], f"interrupted {where}")
+        notify(f"{title}: {self.ending}")
 
-    def _note(self, elapsed_s: float, n_steps: int, say: Callable[[str], None]) -> None:
+    def _note(self, step_s: float, say: Callable[[str], None]) -> None:
         """Tell how the training goes, and write it down. Raises OSError."""
         loss = sum(self._losses_since) / max(len(self._losses_since), 1)
         self._losses_since.clear()
@@ -221,7 +197,7 @@ class EarlyStopping(ABC, Generic[T, N]):
         gain = "the best so far"
         if self.n_worse:
             gain = f"no better than step {self.best_step} for {self.n_worse} of {self._course.patience} evaluations"
-        left = clock(elapsed_s / n_steps * (self._course.steps - self.step))
+        left = clock(step_s * (self._course.steps - self.step))
         say(
             f"step {self.step} of {self._course.steps}: loss {loss:.4g}, held out {self.held_loss:.4g}, {gain}; "
             f"{left} left at most{self._skipped}"
@@ -248,29 +224,6 @@ class EarlyStopping(ABC, Generic[T, N]):
         elif self.step >= steps:
             found += ", still getting better: more --steps may help"
         return found + self._skipped
-
-    def run_or_go_on(self, title: str, notify: Callable[[str], None], device: str = "cpu") -> None:
-        """Train to the end with a progress bar, from the saved state where there is one.
-
-        Raises OutOfMemoryError where the device has too little.
-        """
-        try:
-            self.move(device)
-            if self.load():
-                notify(f"{self.path.parent}: going on from step {self.step}")
-            else:
-                if self.path.is_file():
-                    notify(f"{self.path}: was saved with other options or other audio, so the training begins anew")
-                self.curve.unlink(missing_ok=True)
-                self.judge()
-            with Progress(self._course.steps, "steps", title, every_s=EVERY_S) as progress:
-                self.tick = lambda: progress.update(0)
-                self.run(progress.update_to, notify)
-        except torch.OutOfMemoryError:
-            raise OutOfMemoryError(
-                f"--device {device}: its memory ran out at step {self.step}; the same command with --device cpu goes on"
-            ) from None
-        notify(f"{title}: {self.ending}")
 
     def advance(self) -> None:
         """One step."""
@@ -301,7 +254,6 @@ class EarlyStopping(ABC, Generic[T, N]):
             for at in range(0, len(self.held), self._course.n_batch):
                 means, n = (value.cpu().double() for value in self.measure(self.held[at : at + self._course.n_batch]))
                 total, count = total + means * n, count + n
-                self.tick()
         self.held_loss, figures = self.judgement(total / count.clamp(min=1))
         if not self.held_loss < self.best_loss:  # NaN too
             self.n_worse += 1
@@ -311,16 +263,15 @@ class EarlyStopping(ABC, Generic[T, N]):
         self.best.load_state_dict(self.net.state_dict())
 
     def save(self) -> None:
-        """Replace the state on disk. Raises OSError."""
+        """Replace the state on disk. Raises ResourceError."""
         state = {
             "plan": vars(self._course),
             "sizes": [len(self.train), len(self.held)],
             **{name: getattr(self, name).state_dict() for name in _PARTS},
             **{name: getattr(self, name) for name in _COUNTS},
         }
-        unfinished = self.path.with_suffix(".tmp")
-        torch.save(state, unfinished)
-        os.replace(unfinished, self.path)
+        with publishing(self.path) as file:
+            torch.save(state, file)
 
     def load(self) -> bool:
         """Take up the saved state of the same plan and data, if there is one; another one is left alone."""

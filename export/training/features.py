@@ -12,8 +12,8 @@ rows      for heads and drafts: the decoder's last hidden rows over texts said w
           with short audio; some have random `acoustics`. Of a speech LLM, whose heads see rows alone, texts without
           timestamps and no encoder's output
 
-Arrays are appended to NAME.f16, then a line about their window to NAME.index.jsonl: so a collection that was cut off
-goes on where it stopped.
+Each window has a file of its own, in a folder for what it depends on: a collection that was cut off goes on where it
+stopped, and one of another model, audio or option begins anew.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from specedge.errors import AudioError, ResourceError, SpecedgeError, UsageError
+from specedge.errors import AudioError
+from specedge.files import disk_errors, publishing
 from specedge.models import store
 from specedge.runtime.audio.audio import expand_folders, open_audio
 from specedge.runtime.audio.mel import DYNAMIC_RANGE, HOP_SAMPLES, log_mel
@@ -60,8 +61,6 @@ from .acoustics import acoustics
 
 Float = NDArray[np.float32]
 F16 = NDArray[np.float16]
-Line = dict[str, Any]  # of an index: rows about a window, and the shapes of its arrays by part
-Make = Callable[[int, Float], tuple[list[dict[str, object]], dict[str, list[F16]]]]
 EVERY_S = 8.0  # between two progress lines in a log
 _SHORTEST_S = 0.3
 _SEARCHED = 0.3  # of a window, at its end: where a file is cut
@@ -75,9 +74,52 @@ _ALL_PADDING = 0.1  # share of the windows whose padding is kept whole
 _MEAN_PADDING = 10  # frames of the others'
 _SHORT_S = (2.0, 20.0)
 _ROUGH = 0.4  # share of the windows for heads and drafts
-_PLAN = "plan.json"
 _SPEAKS = ("encoder.", "cross_kv.", "projector.", "decoder.", "tokenizer.")
-_BUNDLE = "bundle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What is trained on. `source`: the number of its window of audio, clean or rough. Arrays are memory-mapped."""
+
+    source: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window(Sample):
+    """A window's features float16 `[n_frames, n_state]`, its text's bytes, and the frames at which the target has
+    segments begin and end."""
+
+    features: F16
+    text: bytes
+    is_rough: bool
+    starts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenText(Sample):
+    """One text over one window.
+
+    ids: prompt (that of a speech LLM with its rows of audio), text and end; n_prompt: of them the prompt; hidden:
+    float16 [n_rows, n_text_state], of the first rows of `ids`; features: float16 [n_ctx, n_audio_state], the encoder's
+    output.
+    """
+
+    ids: tuple[int, ...]
+    n_prompt: int
+    hidden: F16
+    features: F16
+
+
+S = TypeVar("S", bound=Sample)
+
+
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Make the folder of `out`, and turn what cannot be written into ResourceError."""
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        yield
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,55 +171,63 @@ class Course:
         if is_empty:
             raise AudioError("no audio to learn from: expected audio files, or folders of them")
 
-    def collect(
-        self,
-        bundle: Bundle,
-        make: Make,
-        folder: Path,
-        name: str,
-        *,
-        seed: int,
-        has_short: bool = False,
-        max_bytes: float = math.inf,
-        **more: object,
-    ) -> None:
-        """Append to `folder` what `make` makes of each window that has no line in the index `name` yet, until hours or
-        bytes are enough; says how to go on after a stop.
-
-        has_short: as in `windows`; more: what it depends on besides bundle, audio, language, search and seed. Raises
-        UsageError when the folder is of something else, ResourceError when it cannot be written.
-        """
-        self.notify(f"{self.work}: keeps what is done; after a stop (Ctrl-C) the same command goes on from there")
-        given = {"audio": list(self.audio), "language": self.language, "beam_size": self.beam_size, "seed": seed}
-        done_s = 0.0
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _check_plan(folder / _PLAN, {"bundle": _speaker(bundle), **given, **more})
-            lines, n_bytes = _read_index(folder, name), 0
-            with self.progress("transcribe") as progress:
-                for number, samples in enumerate(self.windows(bundle, seed, has_short=has_short)):
-                    if number == len(lines):
-                        lines.append(_append(folder, name, n_bytes, *make(number, samples)))
-                    n_bytes += _n_bytes(lines[number])
-                    done_s += len(samples) / RATE_HZ
-                    progress.update_to(done_s)
-                    if done_s >= self.hours * 3600 or n_bytes >= max_bytes:
-                        return
-        except SpecedgeError:
-            raise
-        except OSError as error:
-            raise ResourceError(f"{folder}: cannot be written: {error.strerror}; give another --work") from error
-
-    def progress(self, title: str) -> Progress:
-        """A progress line of seconds of audio: of all that there is and tells its length, to `hours`."""
-        most_s, found_s = self.hours * 3600, 0.0
+    def timed(self, title: str, windows: Iterator[Float]) -> Generator[tuple[int, Float], None, None]:
+        """`windows` with their numbers, until there are `hours` of audio; a progress line says how far it is."""
+        most_s, found_s, done_s = self.hours * 3600, 0.0, 0.0
         with silently(), contextlib.suppress(AudioError):  # said when it is read
             for file in expand_folders(self.audio, notify=lambda line: None, report=lambda error: None):
                 with contextlib.suppress(AudioError), open_audio(file) as stream:
                     found_s += stream.duration_s or most_s
                 if found_s >= most_s:
                     break
-        return Progress(min(found_s or most_s, most_s), "s", title, is_time=True, every_s=EVERY_S)
+        with Progress(min(found_s or most_s, most_s), "s", title, is_time=True, every_s=EVERY_S) as progress:
+            for number, samples in enumerate(windows):
+                yield number, samples
+                done_s += len(samples) / RATE_HZ
+                progress.update_to(done_s)
+                if done_s >= most_s:
+                    return
+
+    def collect(
+        self,
+        kind: type[S],
+        make: Callable[[int, Float], list[dict[str, Any]]],
+        bundle: Bundle,
+        seed: int,
+        *,
+        has_short: bool = False,
+        max_bytes: float = math.inf,
+        **more: object,
+    ) -> list[S]:
+        """The samples whose fields, arrays as tensors, `make` makes of each window by its number, until hours or bytes
+        are enough; those of windows that have a file already are read. Says how to go on after a stop.
+
+        has_short: as in `windows`; more: what they depend on besides bundle, audio, language, search and seed. Raises
+        ResourceError when a file cannot be written.
+        """
+        self.notify(f"{self.work}: keeps what is done; after a stop (Ctrl-C) the same command goes on from there")
+        # A digest of the files that make the text: a bundle that gets a head, a map or a draft says the same as before.
+        speaker = {name: entry.sha256 for name, entry in bundle.manifest.files.items() if name.startswith(_SPEAKS)}
+        given = [kind.__name__, speaker, list(self.audio), self.language, self.beam_size, seed, more]
+        digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
+        paths, n_bytes = list[Path](), 0
+        windows = self.windows(bundle, seed, has_short=has_short)
+        folder = self.work / f"samples-{digest[:16]}"
+        with disk_errors(folder), contextlib.closing(self.timed("transcribe", windows)) as timed:
+            folder.mkdir(parents=True, exist_ok=True)
+            for number, samples in timed:
+                paths.append(folder / f"{number}.pt")
+                if not paths[-1].exists():
+                    with publishing(paths[-1]) as file:
+                        torch.save(make(number, samples), file)
+                n_bytes += paths[-1].stat().st_size
+                if n_bytes >= max_bytes:
+                    break
+        return [
+            kind(source=number, **{name: v.numpy() if torch.is_tensor(v) else v for name, v in fields.items()})
+            for number, path in enumerate(paths)
+            for fields in torch.load(path, mmap=True, weights_only=True)
+        ]
 
 
 def bundle_of(source: str, work: Path) -> Bundle:
@@ -191,12 +241,6 @@ def bundle_of(source: str, work: Path) -> Bundle:
         return bundle_in(work, checkpoint, "target")
 
 
-def _speaker(bundle: Bundle) -> str:
-    """A digest of the files that make the text: a bundle that gets a head, a map or a draft says the same as before."""
-    made = {name: entry.sha256 for name, entry in bundle.manifest.files.items() if name.startswith(_SPEAKS)}
-    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
-
-
 def is_checkpoint(source: str) -> bool:
     """Whether `source` is a path, and no bundle's."""
     path = Path(source)
@@ -205,23 +249,10 @@ def is_checkpoint(source: str) -> bool:
 
 def bundle_in(work: Path, checkpoint: Checkpoint, name: str) -> Bundle:
     """The bundle in `work` that is made of `checkpoint`, unless it is there. Raises what `write_bundle` raises."""
-    made = work / _BUNDLE
+    made = work / "bundle"
     if (made / MANIFEST_NAME).is_file():
         return Bundle.open(made)
     return write_bundle(checkpoint, made, precision="int8", name=name, version=__version__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Heard:
-    """A window as the target hears it: `hidden`, the encoder's output f32 `[n_ctx, n_audio_state]`, of which the first
-    `n_content` frames hold audio; `ids`, the text ids it says, None where it is not sure of them; `starts` and `ends`,
-    the encoder frames at which its timestamps have segments begin and end."""
-
-    hidden: Float
-    n_content: int
-    ids: tuple[int, ...] | None
-    starts: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
 
 
 class RowRecorder(EmptyDrafter):
@@ -250,54 +281,19 @@ class Target:
         self.manifest.tokens.check_request(language, "transcribe")
         self.language, self.beam_size = language, beam_size
         self.engine = open_engine(bundle, threads=threads)
-        self._context = AudioContext("auto" if self.is_llm else "full", self.manifest)
+        self.is_llm = self.manifest.kind == SPEECH  # which knows no timestamps
         self._as_transcribed = AudioContext("auto", self.manifest, knows_silence=self.engine.knows_silence)
+        self._by_itself = AudioContext("auto" if self.is_llm else "full", self.manifest)
 
-    @property
-    def is_llm(self) -> bool:
-        """Whether it is a speech LLM, which knows no timestamps."""
-        return self.manifest.kind == SPEECH
-
-    def encode(self, samples: Float) -> Features:
-        """The features of one window of samples at 16 kHz, as `transcribe` makes them."""
-        mel, n_content = self.mel(samples)
-        floor = float(mel[:, :n_content].max()) - DYNAMIC_RANGE
-        sound = self._as_transcribed.sound(mel, n_content, floor)
-        return self.engine.encode(sound.mel, ends_in_silence=sound.ends_in_silence)
-
-    def mel(self, samples: Float) -> tuple[Float, int]:
-        """The log-mel of one window, and how many of its frames hold audio."""
-        manifest = self.manifest
-        n_content = min(len(samples) // HOP_SAMPLES, manifest.n_frames)
-        mel = log_mel(samples, manifest.dims.n_mels, manifest.n_frames)
+    def encode(self, samples: Float, *, ends_in_silence: bool = True) -> Features:
+        """The features of one window of samples at 16 kHz, as `transcribe` makes them; ends_in_silence: silence may
+        stand in for the rest of a window."""
+        n_content = len(samples) // HOP_SAMPLES
+        mel = log_mel(samples, self.manifest.dims.n_mels, self.manifest.n_frames)
         mel[:, n_content:] = 0.0  # as transcribe pads
-        return mel, n_content
-
-    def hear(self, samples: Float) -> Heard:
-        """Encode as much of a window as transcribe would, and decode it greedily, without prompt or drafter."""
-        mel, n_content = self.mel(samples)
-        features = self.engine.encode(self._context.sound(mel, n_content).mel)
-        _, result = self.say(features, self.language_of(features), timestamps=True)
-        ids = tuple(token for token in result.tokens if token < self.manifest.tokens.eot)
-        starts, ends = self._times(result.tokens)
-        return Heard(
-            hidden=features.hidden,
-            n_content=self.manifest.dims.positions(n_content),
-            ids=ids if self.is_sure(result) else None,
-            starts=starts,
-            ends=ends,
-        )
-
-    def _times(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The encoder frames of the timestamps in front of text, and of those behind it."""
-        special = self.manifest.tokens
-        frames_a_step = special.time_precision_s * RATE_HZ / (2 * HOP_SAMPLES)
-        starts, ends = list[int](), list[int]()
-        for before, token in zip([special.timestamp_begin, *tokens], tokens, strict=False):
-            if token >= special.timestamp_begin:
-                found = starts if before >= special.timestamp_begin else ends
-                found.append(round((token - special.timestamp_begin) * frames_a_step))
-        return tuple(starts), tuple(ends)
+        floor = float(mel[:, :n_content].max()) - DYNAMIC_RANGE
+        sound = (self._as_transcribed if ends_in_silence else self._by_itself).sound(mel, n_content, floor)
+        return self.engine.encode(sound.mel, ends_in_silence=sound.ends_in_silence)
 
     def options(self, *, timestamps: bool = False) -> DecodeOptions:
         """How a window is decoded: at temperature 0, by the model's rules."""
@@ -343,8 +339,8 @@ class Target:
         return result.finished and result.avg_logprob >= _SURE_LOGPROB
 
     def text(self, ids: Sequence[int]) -> bytes:
-        """The bytes of text ids, a leading space included, as tokens have it."""
-        return self.tokenizer.decode_bytes(ids)
+        """The bytes of the text among `ids`, a leading space included, as tokens have it."""
+        return self.tokenizer.decode_bytes([token for token in ids if token < self.manifest.tokens.eot])
 
 
 def _cut(stream: Any, lengths: Iterator[int]) -> Iterator[Float]:
@@ -366,179 +362,74 @@ def _quietest(samples: Float) -> int:
     return (first + int(np.square(blocks).sum(axis=1).argmin())) * n_quiet + n_quiet // 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Window:
-    """A window's features float16 `[n_frames, n_state]`, memory-mapped, its text's bytes, and the frames at which the
-    target has segments begin and end.
-
-    `source`: the number of the window of audio that it is, clean or rough.
-    """
-
-    features: F16
-    text: bytes
-    source: int
-    is_rough: bool
-    starts: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class HiddenText:
-    """One text over one window.
-
-    ids: prompt (that of a speech LLM with its rows of audio), text and end; n_prompt: of them the prompt; hidden:
-    float16 [n_rows, n_text_state], of the first rows of `ids`, memory-mapped; features: float16 [n_ctx, n_audio_state],
-    the encoder's output, memory-mapped; source: its number.
-    """
-
-    ids: tuple[int, ...]
-    n_prompt: int
-    hidden: F16
-    features: F16
-    source: int
-
-
-def _check_plan(path: Path, plan: dict[str, object]) -> None:
-    """Write down what a folder is of, or compare it with what was written. Raises UsageError, OSError."""
-    made = json.dumps(plan, sort_keys=True)
-    if not path.is_file():
-        path.write_text(made, encoding="utf-8")
-    elif path.read_text(encoding="utf-8", errors="replace") != made:
-        raise UsageError(
-            f"{path.parent}: holds the features of another model, other audio or other options; remove that folder "
-            "or give another --work"
-        )
-
-
-def _read_index(folder: Path, name: str) -> list[Line]:
-    """The lines of the index; one that a kill cut off is taken away. Raises OSError."""
-    path = folder / f"{name}.index.jsonl"
-    data = path.read_bytes() if path.exists() else b""
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        os.truncate(path, len(whole))
-    return [json.loads(line) for line in whole.splitlines()]
-
-
-def _n_bytes(line: Line) -> int:
-    """Of the arrays of a window."""
-    n_values: int = sum(math.prod(shape) for shapes in line["shapes"].values() for shape in shapes)
-    return n_values * np.dtype(np.float16).itemsize
-
-
-def _append(
-    folder: Path, name: str, n_before: int, rows: list[dict[str, object]], arrays: dict[str, list[F16]]
-) -> Line:
-    """Write a window's arrays behind the first `n_before` bytes, then its line. Raises OSError."""
-    with open(folder / f"{name}.f16", "ab") as file:
-        file.truncate(n_before)  # what a kill left behind
-        file.writelines(np.ascontiguousarray(v).data for values in arrays.values() for v in values if v.size)
-    line = {"rows": rows, "shapes": {part: [value.shape for value in values] for part, values in arrays.items()}}
-    with open(folder / f"{name}.index.jsonl", "a", encoding="ascii") as index:
-        index.write(json.dumps(line) + "\n")
-    return line
-
-
-def _load(folder: Path, name: str) -> Iterator[tuple[int, list[dict[str, Any]], dict[str, list[F16]]]]:
-    """Number, rows and arrays of each window, memory-mapped. Raises OSError."""
-    path, end = folder / f"{name}.f16", 0
-    is_empty = not path.exists() or not path.stat().st_size
-    whole: F16 = np.zeros(0, np.float16) if is_empty else np.memmap(path, np.float16, "r")
-    for number, line in enumerate(_read_index(folder, name)):
-        arrays: dict[str, list[F16]] = {part: [] for part in line["shapes"]}
-        for part, shapes in line["shapes"].items():
-            for shape in shapes:
-                start, end = end, end + math.prod(shape)
-                arrays[part].append(whole[start:end].reshape(shape))
-        yield number, line["rows"], arrays
-
-
 def collect_features(
     course: Course, bundle: Bundle, *, n_rough: int, max_bytes: float, seed: int, encoder: str
-) -> None:
-    """Keep the features of the windows, and of `n_rough` rough copies of each, to `max_bytes` on disk.
+) -> list[Window]:
+    """The features of the windows, and of `n_rough` rough copies of each, to `max_bytes` on disk.
 
     encoder: a digest of what makes them.
     """
     target = course.target(bundle)
+    special, dims = target.manifest.tokens, target.manifest.dims
+    frames_a_step = special.time_precision_s * RATE_HZ / (2 * HOP_SAMPLES)
 
-    def make(number: int, samples: Float) -> tuple[list[dict[str, object]], dict[str, list[F16]]]:
+    def make(number: int, samples: Float) -> list[dict[str, Any]]:
         rng = np.random.default_rng((seed, number))
-        rows: list[dict[str, object]] = []
-        kept: list[F16] = []
+        found = []
         for copy in range(1 + n_rough):
-            heard = target.hear(acoustics(rng, samples) if copy else samples)
+            heard = target.encode(acoustics(rng, samples) if copy else samples, ends_in_silence=False)
+            _, result = target.say(heard, target.language_of(heard), timestamps=True)
             n_padding = len(heard.hidden) if rng.random() < _ALL_PADDING else int(rng.exponential(_MEAN_PADDING))
-            if heard.ids is None:
+            if not target.is_sure(result):
                 continue
-            kept.append(heard.hidden[: heard.n_content + n_padding].astype(np.float16))
-            text = target.text(heard.ids).hex()
-            rows.append({"text": text, "is_rough": copy > 0, "starts": heard.starts, "ends": heard.ends})
-        return rows, {"features": kept}
+            features = heard.hidden[: dims.positions(len(samples) // HOP_SAMPLES) + n_padding].astype(np.float16)
+            times: tuple[list[int], list[int]] = ([], [])  # timestamps in front of text, and behind it
+            for before, token in itertools.pairwise([special.timestamp_begin, *result.tokens]):
+                if token >= special.timestamp_begin:
+                    frame = round((token - special.timestamp_begin) * frames_a_step)
+                    times[before < special.timestamp_begin].extend([frame] * (frame < len(features)))
+            text, (starts, ends) = target.text(result.tokens), map(tuple, times)
+            fields = {"features": torch.from_numpy(features), "text": text, "starts": starts, "ends": ends}
+            found.append(fields | {"is_rough": copy > 0})
+        return found
 
-    course.collect(
-        bundle, make, course.work, "features", seed=seed, max_bytes=max_bytes, n_rough=n_rough, encoder=encoder
-    )
-
-
-def load_features(folder: Path) -> list[Window]:
-    """The windows that are kept, in order. Raises OSError."""
-    found = []
-    for number, rows, arrays in _load(folder, "features"):
-        for row, features in zip(rows, arrays["features"], strict=True):
-            starts, ends = (tuple([at for at in row[kind] if at < len(features)]) for kind in ("starts", "ends"))
-            text, is_rough = bytes.fromhex(row["text"]), row["is_rough"]
-            window = Window(features=features, text=text, source=number, is_rough=is_rough, starts=starts, ends=ends)
-            found.append(window)
-    return found
+    return course.collect(Window, make, bundle, seed, max_bytes=max_bytes, n_rough=n_rough, encoder=encoder)
 
 
-def heard_texts(
-    course: Course, bundle: Bundle, seed: int, *, folder: Path | None = None, ear: Bundle | None = None
-) -> list[HiddenText]:
+def heard_texts(course: Course, bundle: Bundle, seed: int, *, ear: Bundle | None = None) -> list[HiddenText]:
     """What the target `bundle` says of the audio, with its hidden rows, from the work folder as far as it is there.
 
-    seed: also of the acoustics that some windows get; ear: the bundle whose encoder's output is kept in `folder`, where
-    it is not the target's own.
+    seed: also of the acoustics that some windows get; ear: the bundle whose encoder's output is kept, where it is not
+    the target's own.
     """
     target = course.target(bundle)
-    hearing = None if ear is None else Target(ear, threads=course.n_threads)
+    hearing = target if ear is None else Target(ear, threads=course.n_threads)
 
-    def make(number: int, samples: Float) -> tuple[list[dict[str, object]], dict[str, list[F16]]]:
+    def make(number: int, samples: Float) -> list[dict[str, Any]]:
         if (rng := np.random.default_rng((seed, number))).random() < _ROUGH:
             samples = acoustics(rng, samples)
         heard = target.encode(samples)
         said = list(_said(target, heard))
-        features: list[F16] = []
-        if said:
-            own = heard if hearing is None else hearing.encode(samples)
-            features.append((own.hidden[:0] if target.is_llm else whole_window(own)).astype(np.float16))
-        rows: list[dict[str, object]] = [{"ids": ids, "n_prompt": n_prompt} for ids, n_prompt, _ in said]
-        return rows, {"hidden": [hidden for _, _, hidden in said], "features": features}
+        if not said:
+            return []
+        own = heard if ear is None else hearing.encode(samples)
+        features = torch.from_numpy((own.hidden[:0] if target.is_llm else whole_window(own)).astype(np.float16))
+        return [
+            {"ids": ids, "n_prompt": n_prompt, "hidden": torch.from_numpy(hidden), "features": features}
+            for ids, n_prompt, hidden in said
+        ]
 
-    kept = (folder or course.work) / "rows"
     of_ear = None if ear is None else encoder_fingerprint(ear.manifest)
-    course.collect(bundle, make, kept, "rows", seed=seed, has_short=True, ear=of_ear)
-    return [
-        HiddenText(
-            ids=tuple(row["ids"]),
-            n_prompt=row["n_prompt"],
-            hidden=hidden,
-            features=arrays["features"][0],
-            source=number,
-        )
-        for number, rows, arrays in _load(kept, "rows")
-        for row, hidden in zip(rows, arrays["hidden"], strict=True)
-    ]
+    return course.collect(HiddenText, make, bundle, seed, has_short=True, ear=of_ear)
 
 
-def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16]]:
+def _said(target: Target, heard: Features) -> Iterator[tuple[tuple[int, ...], int, F16]]:
     """Ids, length of the prompt and hidden rows of what the target is sure of, with timestamps and without."""
     language = target.language_of(heard)
     for timestamps in (False,) if target.is_llm else (True, False):
         recorder = RowRecorder() if target.beam_size == 1 else None
         prompt, result = target.say(heard, language, timestamps=timestamps, recorder=recorder)
-        ids = [*prompt, *result.tokens, target.manifest.tokens.eot]
+        ids = (*prompt, *result.tokens, target.manifest.tokens.eot)
         rows = target.rows(heard, ids[:-2]) if recorder is None else recorder.rows
         if rows is not None and target.is_sure(result):
             yield ids, len(prompt), rows.astype(np.float16)

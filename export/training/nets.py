@@ -95,11 +95,6 @@ class HeadNet(nn.Module):
         decoder.requires_grad_(False)
         self.last = decoder.layers[-1].requires_grad_(True)
 
-    @property
-    def slow(self) -> list[nn.Parameter]:
-        """Parameters that learn slowly, because they know much: those of the last layer."""
-        return [] if self.last is None else list(self.last.parameters())
-
     def rows(self, hidden: Tensor, features: Tensor | None) -> Tensor:
         """What heads read: `hidden` [B, T, d] itself, or behind the block, which needs the encoder's output."""
         if self.block is None or features is None:

@@ -17,7 +17,6 @@ from ..options import HEAD_KINDS
 from .next_step import say_next
 
 if TYPE_CHECKING:
-    from specedge.export.training.early_stopping import Report
     from specedge.export.training.features import Course
 
 GB = 1 << 30
@@ -94,7 +93,7 @@ def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **giv
 
     course = _course(target, audio, out, work, given)
     plan = CtcPlan(steps=given["steps"], n_hidden=given["hidden"], seed=given["seed"])
-    _say(train_ctc(course, out, plan, n_rough=given["rough"], max_bytes=int(given["cache_gb"] * GB)))
+    click.echo(train_ctc(course, out, plan, n_rough=given["rough"], max_bytes=int(given["cache_gb"] * GB)))
     say_next("export", target, "--ctc" if is_checkpoint(target) else "--add-ctc", out)
 
 
@@ -156,12 +155,12 @@ def heads(
         )
     if trained is not None:
         asked = {} if steps is None else {"steps": steps}
-        _say(find("mwer")(course, out, trained, optimizer=optimizer, seed=seed, **asked))
+        click.echo(find("mwer")(course, out, trained, optimizer=optimizer, seed=seed, **asked))
         say_next("export", target, "--heads", out)
         return
     names = ("kind", "n_heads", "later_weight", "kl_weight", "optimizer", "seed", "unfreezes_last")
     asked = {name: given[name] for name in names} | ({} if steps is None else {"steps": steps})
-    _say(find("heads")(course, out, **asked))
+    click.echo(find("heads")(course, out, **asked))
     source, file = (out, out / HEADS_FILE) if given["unfreezes_last"] else (Path(target), out)
     say_next("export", source, "--heads", file)
 
@@ -202,15 +201,9 @@ def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **g
     plan = DraftPlan(
         kl_weight=given["kl_weight"], learning_rate=given["rate"], steps=given["steps"], seed=given["seed"]
     )
-    _say(train_draft(course, out, plan, start=given["start"], n_layers=given["n_layers"]))
+    click.echo(train_draft(course, out, plan, start=given["start"], n_layers=given["n_layers"]))
     words = (target, "--draft", out) if out.is_file() else (out, "--learnable")
     say_next("export", *words)
-
-
-def _say(made: Report) -> None:
-    click.echo(made.line)
-    if made.note:
-        notify(made.note)
 
 
 def _course(target: str, audio: tuple[str, ...], out: Path, work: Path | None, given: Mapping[str, Any]) -> Course:

@@ -58,7 +58,7 @@ def test_steps_lower_the_expected_errors(tmp_path: Path) -> None:
     made = net()
     plan = MwerPlan(steps=60, every=20, learning_rate=1e-2)
     trainer = MwerTrainer(plan, made, lists(40), token_table(TOKENS, 12), tmp_path)
-    trainer.run_or_go_on("fine-tune", lambda line: None)
+    trainer.run("fine-tune", lambda line: None)
     before, after = trainer.first[0], trainer.figures[0]
     assert after < 0.8 * before
     again = MwerTrainer(plan, net(), trainer.train + trainer.held, token_table(TOKENS, 12), tmp_path)

@@ -70,7 +70,7 @@ def test_the_model_itself_and_its_heads_learn_and_the_layers_below_stay(tmp_path
     kept = {name: value.clone() for name, value in made._decoder.named_parameters() if "layers.1." not in name}
     before = {name: value.clone() for name, value in made.net.last.named_parameters()}
     losses = [float(one.loss.detach()) for one in made.losses(made.held)]
-    made.run(lambda step: None)
+    made.run("train", lambda line: None)
     assert len(made.figures) == 3
     for was, now in zip(losses, made.losses(made.held), strict=True):
         assert float(now.loss.detach()) < 0.8 * was
@@ -84,7 +84,7 @@ def test_the_model_itself_and_its_heads_learn_and_the_layers_below_stay(tmp_path
 def test_the_divergence_keeps_the_model_near(tmp_path: Path) -> None:
     def moved(weight: float) -> float:
         made = trainer(tmp_path / str(weight), kl_weight=weight, patience=100)
-        made.run(lambda step: None)
+        made.run("train", lambda line: None)
         with torch.no_grad():
             ids, decoder = torch.tensor([text.ids[:-2] for text in made.train]), made._decoder
             own = torch.tensor(np.stack([text.hidden for text in made.train]).astype(np.float32))

@@ -22,7 +22,6 @@ from specedge.export.training.features import (  # noqa: E402
     Target,
     Window,
     collect_features,
-    load_features,
 )
 from specedge.runtime.interrupt import held_back  # noqa: E402
 from support.courses import course  # noqa: E402
@@ -66,11 +65,11 @@ def errors(trainer: CtcTrainer, windows: list[Window]) -> float:
 def test_a_toy_language_is_learned(tmp_path: Path) -> None:
     windows = _toy()
     trainer = CtcTrainer(dataclasses.replace(PLAN, steps=80), windows, tmp_path)
-    trainer.judge()
-    before = trainer.best_loss
-    trainer.run(lambda step: None)
+    untrained = CtcTrainer(PLAN, windows, tmp_path)
+    untrained.judge()
+    trainer.run("train", lambda line: None)
     assert trainer.lacks == "more --steps" and "still getting better" in trainer.ending
-    assert trainer.best_loss < before / 2
+    assert trainer.best_loss < untrained.best_loss / 2
     assert errors(trainer, windows) < 0.6
 
 
@@ -95,18 +94,17 @@ def test_resuming_gives_the_same_state(tmp_path: Path) -> None:
     windows = _toy()
     whole = CtcTrainer(PLAN, windows, tmp_path / "a")
     (tmp_path / "a").mkdir()
-    whole.run(lambda step: None)
-    cut = CtcTrainer(PLAN, windows, tmp_path / "a")
-    cut.path = tmp_path / "b.pt"
+    whole.run("train", lambda line: None)
+    (tmp_path / "b").mkdir()
+    cut = CtcTrainer(PLAN, windows, tmp_path / "b")
     for _ in range(20):
         cut.advance()
     cut.judge()
     cut.save()
     cut.advance()  # lost
-    resumed = CtcTrainer(PLAN, windows, tmp_path / "a")
-    resumed.path = cut.path
+    resumed = CtcTrainer(PLAN, windows, tmp_path / "b")
     assert resumed.load() and resumed.step == 20
-    resumed.run(lambda step: None)
+    resumed.run("train", lambda line: None)
     assert resumed.best_loss == whole.best_loss and resumed.step == whole.step == PLAN.steps
     for name, value in whole.best.state_dict().items():
         assert torch.equal(value, resumed.best.state_dict()[name]), name
@@ -119,17 +117,17 @@ def test_a_state_of_another_plan_is_left_alone(tmp_path: Path) -> None:
     assert not CtcTrainer(PLAN, _toy(40), tmp_path).load()
     assert CtcTrainer(PLAN, _toy(), tmp_path).load()
     lines: list[str] = []
-    CtcTrainer(dataclasses.replace(PLAN, steps=2, every=2), _toy(), tmp_path).run_or_go_on("train", lines.append)
+    CtcTrainer(dataclasses.replace(PLAN, steps=2, every=2), _toy(), tmp_path).run("train", lines.append)
     assert lines[0].endswith("ctc.pt: was saved with other options or other audio, so the training begins anew")
 
 
 def test_it_stops_early_when_nothing_is_gained(tmp_path: Path) -> None:
     plan = dataclasses.replace(PLAN, steps=1000, every=2, patience=3, learning_rate=0.0, warm_up=2)
     trainer = CtcTrainer(plan, _toy(20), tmp_path)
-    trainer.run(lambda step: None)
-    assert trainer.step == 2 * (1 + 3) and trainer.best_step == 2
+    trainer.run("train", lambda line: None)
+    assert trainer.step == 2 * 3 and trainer.best_step == 0
     assert trainer.ending == (
-        "stopped at step 8 of 1000, because the held-out recordings gained nothing more; the weights of step 2 are kept"
+        "stopped at step 6 of 1000, because the held-out recordings gained nothing more; the weights of step 0 are kept"
     )
     assert trainer.lacks == "more audio and more voices"
 
@@ -139,7 +137,7 @@ def test_little_audio_is_judged_often_and_not_given_up_in_the_warm_up(tmp_path: 
     plan = dataclasses.replace(PLAN, steps=1000, every=200, patience=2, learning_rate=0.0, warm_up=40)
     trainer = CtcTrainer(plan, _toy(60), tmp_path)
     assert trainer.every == 4 * 7, "four rounds of 54 windows, 8 a step"
-    trainer.run(lambda step: None)
+    trainer.run("train", lambda line: None)
     assert trainer.step == 5 * 28, "the first judgement behind 3 * 40 steps"
 
 
@@ -162,7 +160,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(
     assert trainer.n_skipped == trainer.step == 3
     assert all(torch.equal(value, before[name]) for name, value in trainer.net.state_dict().items())
     lines: list[str] = []
-    trainer.run_or_go_on("train", lines.append)
+    trainer.run("train", lines.append)
     assert "; 3 steps left out: loss or gradient not finite" in lines[0]
     assert lines[-1].endswith("; 3 steps left out: loss or gradient not finite") and np.isfinite(trainer.best_loss)
     again = CtcTrainer(dataclasses.replace(PLAN, steps=20, every=10), _toy(), tmp_path)
@@ -190,9 +188,8 @@ def target() -> Target:
 
 @pytest.fixture
 def sure(target: Target, monkeypatch: pytest.MonkeyPatch) -> Target:
-    """The target, whose random weights are never sure of a text, saying `stop`."""
-    hear = target.hear
-    monkeypatch.setattr(target, "hear", lambda samples: dataclasses.replace(hear(samples), ids=(1, 2, 3)))
+    """The target, whose random weights are never sure of a text."""
+    monkeypatch.setattr(target, "is_sure", lambda result: True)
     return target
 
 
@@ -200,23 +197,22 @@ def _collect(
     target: Target, folder: Path, *, n: int = 6, hours: float = 1.0, max_bytes: int = 1 << 30, encoder: str = "e"
 ) -> list[Window]:
     made = course(folder, _audio(n), target, hours=hours)
-    collect_features(made, bundle(), n_rough=1, max_bytes=max_bytes, seed=1, encoder=encoder)
-    return load_features(folder)
+    return collect_features(made, bundle(), n_rough=1, max_bytes=max_bytes, seed=1, encoder=encoder)
 
 
 def test_collecting_goes_on_where_it_stopped(sure: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _collect(sure, tmp_path / "whole", n=4)
-    hear, calls = sure.hear, iter(range(6))
+    encode, calls = sure.encode, iter(range(6))
 
-    def stopped(samples: Float) -> object:
+    def stopped(samples: Float, **how: Any) -> object:
         if next(calls, None) is None:
             raise KeyboardInterrupt
-        return hear(samples)
+        return encode(samples, **how)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(sure, "hear", stopped)
+        patch.setattr(sure, "encode", stopped)
         _collect(sure, tmp_path / "cut", n=4)
-    assert len(load_features(tmp_path / "cut")) == 6  # of three windows
+    assert len(list((tmp_path / "cut").rglob("*.pt"))) == 3
     resumed = _collect(sure, tmp_path / "cut", n=4)
     assert len(resumed) == len(whole) == 8
     assert all(np.array_equal(a.features, b.features) for a, b in zip(whole, resumed, strict=True))
@@ -227,12 +223,13 @@ def test_the_hours_and_the_bytes_end_it(sure: Target, tmp_path: Path) -> None:
     assert len(_collect(sure, tmp_path / "b", n=20, max_bytes=1)) == 2
 
 
-def test_a_work_folder_of_something_else_is_refused(sure: Target, tmp_path: Path) -> None:
+def test_what_other_options_make_is_kept_apart(sure: Target, tmp_path: Path) -> None:
     _collect(sure, tmp_path, n=1)
-    with pytest.raises(UsageError, match="holds the features of another model, other audio or other options"):
-        _collect(sure, tmp_path, encoder="other")
-    with pytest.raises(ResourceError, match="cannot be written"):
-        _collect(sure, tmp_path / "plan.json" / "work")
+    (made,) = before = list(tmp_path.rglob("*.pt"))
+    _collect(sure, tmp_path, n=1, encoder="other")
+    assert len(list(tmp_path.rglob("*.pt"))) == 2 == len({*before, *tmp_path.rglob("*.pt")})
+    with pytest.raises(ResourceError, match="cannot write"):
+        _collect(sure, made / "work")
 
 
 @pytest.mark.slow
@@ -240,7 +237,7 @@ def test_ctrl_c_ends_a_step_saves_and_loses_nothing(tmp_path: Path, monkeypatch:
     windows = _toy()
     whole = CtcTrainer(PLAN, windows, tmp_path / "whole")
     (tmp_path / "whole").mkdir()
-    whole.run_or_go_on("train", lambda line: None)
+    whole.run("train", lambda line: None)
     (tmp_path / "cut").mkdir()
     cut = CtcTrainer(PLAN, windows, tmp_path / "cut")
     loss = cut.loss
@@ -252,10 +249,10 @@ def test_ctrl_c_ends_a_step_saves_and_loses_nothing(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(cut, "loss", interrupted)
     with pytest.raises(Interrupted, match=f"at step 7 of {PLAN.steps}; the same command goes on from there"):
-        cut.run_or_go_on("train", lambda line: None)
+        cut.run("train", lambda line: None)
     lines: list[str] = []
     later = CtcTrainer(PLAN, windows, tmp_path / "cut")
-    later.run_or_go_on("train", lines.append)
+    later.run("train", lines.append)
     assert lines[0].endswith("going on from step 7") and later.best_loss == whole.best_loss
     for name, value in whole.best.state_dict().items():
         assert torch.equal(value, later.best.state_dict()[name]), name
@@ -290,7 +287,7 @@ def test_a_device_whose_memory_runs_out_is_said(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(trainer, "loss", too_large)
     with pytest.raises(OutOfMemoryError, match="--device cpu: its memory ran out at step 0; the same command with"):
-        trainer.run_or_go_on("train", lambda line: None)
+        trainer.run("train", lambda line: None)
 
 
 def test_training_moves_to_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,10 +84,11 @@ def test_the_decoder_is_transformers(variant: str) -> None:
 def test_a_draft_learns_and_its_frozen_tables_stay(has_teacher: bool, tmp_path: Path) -> None:
     teacher = Teacher(matrix(), np.arange(1000), 1000) if has_teacher else None
     made = trainer(tmp_path, teacher)
-    made.judge()
-    before, agreed = made.best_loss, made.figures
-    made.run(lambda step: None)
-    assert made.step == 40 and made.best_loss < 0.7 * before
+    untrained = trainer(tmp_path, teacher)
+    untrained.judge()
+    agreed = untrained.figures
+    made.run("train", lambda line: None)
+    assert made.step == 40 and made.best_loss < 0.7 * untrained.best_loss
     assert made.first == agreed and made.figures[0] > agreed[0] + 0.3
     assert torch.equal(made.best.get_buffer("table"), matrix())
     assert not any("embed_tokens" in name for name, _ in made.best.named_weights())
@@ -96,8 +97,7 @@ def test_a_draft_learns_and_its_frozen_tables_stay(has_teacher: bool, tmp_path: 
 def test_a_draft_that_training_makes_worse_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer(tmp_path, every=2, patience=2, warm_up=1)
     monkeypatch.setattr(made, "loss", lambda batch: -DraftTrainer.loss(made, batch))
-    made.judge()
-    made.run(lambda step: None)
+    made.run("train", lambda line: None)
     assert made.step == 4
     first = dict(net().named_weights())
     assert all(torch.equal(value, first[name]) for name, value in made.best.named_weights())
