@@ -33,7 +33,7 @@ from specedge.leftovers import Names, temporary_file
 
 from ..console import silently, warn
 from .media import MediaReader, Resampler, begins_as_media
-from .wav import Block, ByteReader, PcmReader, WavReader, sniff, to_float
+from .wav import Block, ByteReader, PcmReader, find_samples, to_float
 from .wav import RawFormat as RawFormat
 
 SAMPLE_RATE = 16_000
@@ -323,8 +323,10 @@ def _open_bytes(
         raise AudioError(f"{source.name}: is empty")
     if raw is not None:
         return PcmReader(source, raw)
-    if sniff(head) == "pcm":
-        return WavReader(source)
+    if (found := find_samples(head, source.name)) is not None:
+        begins_at, said_bytes, raw = found
+        source.read(begins_at)
+        return PcmReader(source, raw, said_bytes)
     try:
         file = open(path or _spool(source, resources), "rb")
         resources.callback(weakref.finalize(resources, file.close))

@@ -25,7 +25,7 @@ from specedge.maps import ngram_cache, tmap_format, token_map  # noqa: E402
 from specedge.maps.build import BuildOptions  # noqa: E402
 from specedge.maps.ngram_cache import STRICT, UserCache, draft_by_counts  # noqa: E402
 from specedge.maps.token_map import TokenMap  # noqa: E402
-from specedge.runtime.audio.wav import ByteReader, WavReader, sniff, to_float  # noqa: E402
+from specedge.runtime.audio.wav import ByteReader, PcmReader, find_samples, to_float  # noqa: E402
 from specedge.runtime.bundle.manifest import Manifest  # noqa: E402
 from specedge.runtime.text import tokenizer as tokenizer_module  # noqa: E402
 from specedge.runtime.text.tokenizer import Tokenizer, pack_table, unpack_table  # noqa: E402
@@ -82,7 +82,7 @@ class NoZlib:
 
 
 class Wav(Target):
-    """Our RIFF reader, from a file and from a pipe."""
+    """Our reader of plain PCM in WAVE files, from a file and from a pipe."""
 
     def seeds(self) -> list[bytes]:
         pcm = struct.pack("<8h", *range(-4, 4))
@@ -93,19 +93,22 @@ class Wav(Target):
             _riff(_chunk(b"LIST", b"odd"), _fmt(n_channels=2, bits=24), _chunk(b"data", pcm[:12]), _chunk(b"x", b"y")),
             _riff(_fmt(tag=3, bits=32), _chunk(b"fact", bytes(4)), _chunk(b"data", struct.pack("<2f", 0.5, 9e9))),
             _riff(_fmt(tag=0xFFFE, n_channels=2, extra=extensible), _chunk(b"data", pcm)),
-            _riff(_fmt(tag=7, bits=8), _chunk(b"data", pcm)),
             _riff(_chunk(b"ds64", struct.pack("<QQQI", 9, 16, 8, 0)), _fmt(), long_data, magic=b"RF64"),
             _riff(_fmt(order=">"), _chunk(b"data", pcm, ">"), magic=b"RIFX", order=">"),
         ]  # fmt: skip
 
     def attempt(self, data: bytes) -> bool:
-        sniff(data)
         n_taken = 0
         for remaining in (len(data), None):
+            source, n_bytes = ByteReader(io.BytesIO(data), "x.wav", remaining=remaining), 0
             try:
-                n_bytes = 0
-                for found in WavReader(ByteReader(io.BytesIO(data), "x.wav", remaining=remaining)).blocks(1000):
-                    block = to_float(found.samples)
+                found = find_samples(source.peek(4096), "x.wav")
+                if found is None:
+                    continue
+                begins_at, said_bytes, raw = found
+                source.read(begins_at)
+                for part in PcmReader(source, raw, said_bytes).blocks(1000):
+                    block = to_float(part.samples)
                     n_bytes += block.nbytes
                     require(block.dtype == "float32" and block.ndim == 2, block.dtype)
                     require(n_bytes <= 8 * len(data), f"{n_bytes} bytes of samples out of {len(data)}")
