@@ -12,49 +12,44 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from specedge.errors import ModelError, UsageError
 
 # In the order of the language tokens in every published vocabulary; Cantonese came with v3. ISO 639-1 says "jv", not
 # "jw".
-LANGUAGE_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian",
-        "ko": "korean", "fr": "french", "ja": "japanese", "pt": "portuguese", "tr": "turkish",
-        "pl": "polish", "ca": "catalan", "nl": "dutch", "ar": "arabic", "sv": "swedish",
-        "it": "italian", "id": "indonesian", "hi": "hindi", "fi": "finnish", "vi": "vietnamese",
-        "he": "hebrew", "uk": "ukrainian", "el": "greek", "ms": "malay", "cs": "czech",
-        "ro": "romanian", "da": "danish", "hu": "hungarian", "ta": "tamil", "no": "norwegian",
-        "th": "thai", "ur": "urdu", "hr": "croatian", "bg": "bulgarian", "lt": "lithuanian",
-        "la": "latin", "mi": "maori", "ml": "malayalam", "cy": "welsh", "sk": "slovak",
-        "te": "telugu", "fa": "persian", "lv": "latvian", "bn": "bengali", "sr": "serbian",
-        "az": "azerbaijani", "sl": "slovenian", "kn": "kannada", "et": "estonian", "mk": "macedonian",
-        "br": "breton", "eu": "basque", "is": "icelandic", "hy": "armenian", "ne": "nepali",
-        "mn": "mongolian", "bs": "bosnian", "kk": "kazakh", "sq": "albanian", "sw": "swahili",
-        "gl": "galician", "mr": "marathi", "pa": "punjabi", "si": "sinhala", "km": "khmer",
-        "sn": "shona", "yo": "yoruba", "so": "somali", "af": "afrikaans", "oc": "occitan",
-        "ka": "georgian", "be": "belarusian", "tg": "tajik", "sd": "sindhi", "gu": "gujarati",
-        "am": "amharic", "yi": "yiddish", "lo": "lao", "uz": "uzbek", "fo": "faroese",
-        "ht": "haitian creole", "ps": "pashto", "tk": "turkmen", "nn": "nynorsk", "mt": "maltese",
-        "sa": "sanskrit", "lb": "luxembourgish", "my": "myanmar", "bo": "tibetan", "tl": "tagalog",
-        "mg": "malagasy", "as": "assamese", "tt": "tatar", "haw": "hawaiian", "ln": "lingala",
-        "ha": "hausa", "ba": "bashkir", "jw": "javanese", "su": "sundanese", "yue": "cantonese",
-    }
-)  # fmt: skip
+LANGUAGE_NAMES: Mapping[str, str] = {
+    "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian",
+    "ko": "korean", "fr": "french", "ja": "japanese", "pt": "portuguese", "tr": "turkish",
+    "pl": "polish", "ca": "catalan", "nl": "dutch", "ar": "arabic", "sv": "swedish",
+    "it": "italian", "id": "indonesian", "hi": "hindi", "fi": "finnish", "vi": "vietnamese",
+    "he": "hebrew", "uk": "ukrainian", "el": "greek", "ms": "malay", "cs": "czech",
+    "ro": "romanian", "da": "danish", "hu": "hungarian", "ta": "tamil", "no": "norwegian",
+    "th": "thai", "ur": "urdu", "hr": "croatian", "bg": "bulgarian", "lt": "lithuanian",
+    "la": "latin", "mi": "maori", "ml": "malayalam", "cy": "welsh", "sk": "slovak",
+    "te": "telugu", "fa": "persian", "lv": "latvian", "bn": "bengali", "sr": "serbian",
+    "az": "azerbaijani", "sl": "slovenian", "kn": "kannada", "et": "estonian", "mk": "macedonian",
+    "br": "breton", "eu": "basque", "is": "icelandic", "hy": "armenian", "ne": "nepali",
+    "mn": "mongolian", "bs": "bosnian", "kk": "kazakh", "sq": "albanian", "sw": "swahili",
+    "gl": "galician", "mr": "marathi", "pa": "punjabi", "si": "sinhala", "km": "khmer",
+    "sn": "shona", "yo": "yoruba", "so": "somali", "af": "afrikaans", "oc": "occitan",
+    "ka": "georgian", "be": "belarusian", "tg": "tajik", "sd": "sindhi", "gu": "gujarati",
+    "am": "amharic", "yi": "yiddish", "lo": "lao", "uz": "uzbek", "fo": "faroese",
+    "ht": "haitian creole", "ps": "pashto", "tk": "turkmen", "nn": "nynorsk", "mt": "maltese",
+    "sa": "sanskrit", "lb": "luxembourgish", "my": "myanmar", "bo": "tibetan", "tl": "tagalog",
+    "mg": "malagasy", "as": "assamese", "tt": "tatar", "haw": "hawaiian", "ln": "lingala",
+    "ha": "hausa", "ba": "bashkir", "jw": "javanese", "su": "sundanese", "yue": "cantonese",
+}  # fmt: skip
 
-LANGUAGE_ALIASES: Mapping[str, str] = MappingProxyType(
-    {
-        # other names
-        "bahasa indonesia": "id", "bahasa melayu": "ms", "bangla": "bn", "bokmål": "no", "burmese": "my",
-        "castilian": "es", "farsi": "fa", "filipino": "tl", "flemish": "nl",
-        "haitian": "ht", "letzeburgesch": "lb", "mandarin": "zh", "moldavian": "ro", "moldovan": "ro",
-        "nynorsk norwegian": "nn", "panjabi": "pa", "pushto": "ps", "sinhalese": "si", "valencian": "ca",
-        # other codes for the same language
-        "cmn": "zh", "fil": "tl", "in": "id", "iw": "he", "ji": "yi", "jv": "jw", "mo": "ro", "nb": "no",
-    }
-)  # fmt: skip
+LANGUAGE_ALIASES: Mapping[str, str] = {
+    # other names
+    "bahasa indonesia": "id", "bahasa melayu": "ms", "bangla": "bn", "bokmål": "no", "burmese": "my",
+    "castilian": "es", "farsi": "fa", "filipino": "tl", "flemish": "nl",
+    "haitian": "ht", "letzeburgesch": "lb", "mandarin": "zh", "moldavian": "ro", "moldovan": "ro",
+    "nynorsk norwegian": "nn", "panjabi": "pa", "pushto": "ps", "sinhalese": "si", "valencian": "ca",
+    # other codes for the same language
+    "cmn": "zh", "fil": "tl", "in": "id", "iw": "he", "ji": "yi", "jv": "jw", "mo": "ro", "nb": "no",
+}  # fmt: skip
 
 _CODE_OF_NAME = {name: code for code, name in LANGUAGE_NAMES.items()} | dict(LANGUAGE_ALIASES)
 
@@ -93,11 +88,8 @@ class TokenLayout(ABC):
     time_precision_s: float
     languages: Mapping[str, Any]
     other_ends: tuple[int, ...] = ()
-
-    @property
-    def begins_with_space(self) -> bool:
-        """Whether a window's text begins with a space, as Whisper's does."""
-        return True
+    begins_with_space = True
+    """Whether a window's text begins with a space, as Whisper's does."""
 
     @property
     def is_multilingual(self) -> bool:
@@ -111,25 +103,25 @@ class TokenLayout(ABC):
         return self.timestamp_begin <= id_ < self.timestamp_end
 
     @property
-    @abstractmethod
     def silence_id(self) -> int | None:
         """The id whose probability says that nobody speaks; None where there is none."""
+        return None
 
-    @abstractmethod
     def asks_times(self, prompt: Sequence[int]) -> bool:
         """Whether timestamps are asked for by a prompt."""
+        return False
 
-    @abstractmethod
     def silence_row(self, prompt: Sequence[int]) -> int | None:
         """The index in a prompt of the row that `silence_id` is read from; None without one."""
+        return None
 
-    @abstractmethod
     def never_sampled(self, *, timestamps: bool) -> Iterable[int]:
         """Ids of control tokens that no text may have; timestamps: whether times may be sampled."""
+        return range(self.eot + 1, self.n_vocab)
 
-    @abstractmethod
     def control_names(self) -> Mapping[int, str]:
         """Names of control tokens that may be sampled all the same, by id."""
+        return {}
 
     @abstractmethod
     def check_request(self, language: str | None, task: str) -> None:

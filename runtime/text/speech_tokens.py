@@ -12,9 +12,8 @@ says by itself which row is which, however it is cut into passes. Text tokens ha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from specedge.errors import ModelError, UsageError
@@ -44,9 +43,10 @@ class SpeechTokens(TokenLayout):
     n_timestamps: int = field(default=0, init=False)
     timestamp_begin: int = field(default=0, init=False)
     time_precision_s: float = field(default=0.02, init=False)
+    begins_with_space = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "languages", MappingProxyType(dict(self.languages)))
+        object.__setattr__(self, "languages", dict(self.languages))
         object.__setattr__(self, "timestamp_begin", self.n_vocab)
         parts = {name: getattr(self, name) for name in _IDS}
         parts |= {"eot": (self.eot,), **{f"language {code!r}": ids for code, ids in self.languages.items()}}
@@ -63,26 +63,6 @@ class SpeechTokens(TokenLayout):
             raise ModelError("special tokens: the ids of a language begin those of another one")
         if type(self.context_at) is not int or self.context_at not in range(len(self.before) + 1):
             raise ModelError(f"special tokens: context_at is {self.context_at}, expected 0 to {len(self.before)}")
-
-    @property
-    def begins_with_space(self) -> bool:
-        return False
-
-    @property
-    def silence_id(self) -> int | None:
-        return None
-
-    def asks_times(self, prompt: Sequence[int]) -> bool:
-        return False
-
-    def silence_row(self, prompt: Sequence[int]) -> int | None:
-        return None
-
-    def never_sampled(self, *, timestamps: bool) -> Iterable[int]:
-        return range(self.eot + 1, self.n_vocab)
-
-    def control_names(self) -> Mapping[int, str]:
-        return {}
 
     def check_request(self, language: str | None, task: str) -> None:
         if task != "transcribe":
