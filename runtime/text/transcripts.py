@@ -10,7 +10,9 @@ first sentence is used; of a larger one, what came before the fault is used.
 
 from __future__ import annotations
 
+import codecs
 import html
+import itertools
 import json
 import os
 import re
@@ -57,23 +59,16 @@ def find_transcripts(sources: Sequence[str]) -> list[str]:
     """The files of `sources`, folders replaced by the transcripts in them and below, sorted.
 
     In a folder, files that differ only in their extension are one transcript in several formats: one of them is taken.
-    Raises UsageError for a source that is missing, a folder without transcripts, and standard input given twice.
+    Raises UsageError for a source that is missing and for a folder without transcripts.
     """
-    if list(sources).count(STDIN) > 1:
-        raise UsageError("'-' is given twice: standard input can be read once")
     files: list[str] = []
     for source in sources:
-        if source == STDIN or os.path.isfile(source):
-            files.append(source)
-        elif os.path.isdir(source):
-            found = _in_folder(Path(source))
-            if not found:
-                raise UsageError(f"{source}: no transcript in this folder, expected {', '.join(EXTENSIONS)}")
-            files += found
-        elif os.path.exists(source):  # a pipe
-            files.append(source)
-        else:
+        found = _in_folder(Path(source)) if os.path.isdir(source) else [source]
+        if not found:
+            raise UsageError(f"{source}: no transcript in this folder, expected {', '.join(EXTENSIONS)}")
+        if source != STDIN and not os.path.exists(source):
             raise UsageError(f"{source}: no such file or folder")
+        files += found
     return files
 
 
@@ -81,15 +76,10 @@ def _in_folder(folder: Path) -> list[str]:
     best: dict[Path, Path] = {}
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(root, name)
-            extension = path.suffix.lower()
-            if name.startswith(".") or extension not in EXTENSIONS:
-                continue
-            stem = path.with_suffix("")
-            other = best.get(stem)
-            if other is None or EXTENSIONS.index(extension) < EXTENSIONS.index(other.suffix.lower()):
-                best[stem] = path
+        for path in (Path(root, name) for name in sorted(names) if not name.startswith(".")):
+            if path.suffix.lower() in EXTENSIONS:
+                stem = path.with_suffix("")
+                best[stem] = min(best.get(stem, path), path, key=lambda one: EXTENSIONS.index(one.suffix.lower()))
     return [str(path) for path in best.values()]
 
 
@@ -98,7 +88,6 @@ def read_sentences(
     *,
     report: Callable[[Exception], None] = refuse,
     on_bytes: Callable[[int], None] = lambda n_bytes: None,
-    stdin: BufferedReader | None = None,
 ) -> Iterator[str]:
     """The sentences of all files, without blanks at their ends; on_bytes is told how much more was read.
 
@@ -107,7 +96,7 @@ def read_sentences(
     for name in files:
         try:
             if name == STDIN:
-                yield from _sentences(stdin or _stdin(), "standard input", "", on_bytes)
+                yield from _sentences(_stdin(), "standard input", "", on_bytes)
                 continue
             with open(name, "rb") as file:
                 found = _sentences(file, name, Path(name).suffix.lower(), on_bytes)
@@ -122,21 +111,16 @@ def read_sentences(
 
 def _sentences(file: BufferedReader, where: str, extension: str, on_bytes: Callable[[int], None]) -> Iterator[str]:
     head = file.peek(_SNIFF_BYTES)[:_SNIFF_BYTES]
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise UsageError(f"{where}: this is UTF-16, expected UTF-8: convert the file first")
     if b"\0" in head:
-        raise UsageError(f"{where}: this is no text: it has zero bytes")
+        raise UsageError(f"{where}: this is no text in UTF-8: convert the file first")
     kind = extension if extension in EXTENSIONS else _sniffed(head)
-    lines = _lines(file, where, on_bytes, _JSON_BYTES if "json" in kind or "nd" in kind else _LINE_BYTES)
-    if kind == ".json":
-        return joined(_from_json(lines, where))
+    lines = _lines(file, where, on_bytes, _JSON_BYTES if "json" in kind else _LINE_BYTES)
     if kind in (".jsonl", ".ndjson"):
         return _from_json_lines(lines, where)
-    if kind == ".tsv":
-        return joined(_from_tsv(lines, where))
-    if kind in (".srt", ".vtt"):
-        return joined(_from_cues(lines, where))
-    return filter(None, map(_clean, lines))
+    if kind == ".txt":
+        return filter(None, map(_clean, lines))
+    read = {".json": _from_json, ".tsv": _from_tsv, ".srt": _from_cues, ".vtt": _from_cues}[kind]
+    return joined(read(lines, where))
 
 
 def _stdin() -> BufferedReader:
@@ -162,27 +146,17 @@ def _sniffed(head: bytes) -> str:
 
 
 def _lines(file: BufferedReader, where: str, on_bytes: Callable[[int], None], limit: int) -> Iterator[str]:
-    """Lines as text, at most `limit` bytes read at once; a longer line is cut, at a blank if it has one."""
-    number, rest = 0, b""
-    while data := file.readline(limit):
+    """Lines as text; one of more than `limit` bytes is cut."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    for number in itertools.count(1):
+        data = file.readline(limit)
         on_bytes(len(data))
-        data, rest = rest + data, b""
-        if len(data) >= limit and not data.endswith(b"\n"):
-            at = data.rfind(b" ") + 1 or len(data) - 1
-            while 1 < at < len(data) and data[at] & 0xC0 == 0x80:  # inside a character
-                at -= 1
-            data, rest = data[:at], data[at:]
-        number += 1
-        yield _decoded(data, number, where)
-    if rest:
-        yield _decoded(rest, number, where)
-
-
-def _decoded(data: bytes, number: int, where: str) -> str:
-    try:
-        return data.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: line {number}, byte {error.start} is not UTF-8: convert the file first") from None
+        try:
+            yield decoder.decode(data, final=not data)
+        except UnicodeDecodeError:
+            raise UsageError(f"{where}: line {number} is not UTF-8: convert the file first") from None
+        if not data:
+            break
 
 
 def _from_json(lines: Iterable[str], where: str) -> Iterator[str]:
@@ -245,20 +219,15 @@ def _from_cues(lines: Iterable[str], where: str) -> Iterator[str]:
     """The texts of cues: what follows a line of times, up to an empty line."""
     cue: list[str] | None = None
     n_cues = 0
-    for line in lines:
-        if _TIMES.match(line.strip()):
+    for line in itertools.chain(map(str.strip, lines), [""]):
+        has_times = _TIMES.match(line) is not None
+        if has_times or not line:
             if cue:
                 yield " ".join(cue)
-            cue = []
-            n_cues += 1
-        elif not line.strip():
-            if cue:
-                yield " ".join(cue)
-            cue = None
+            cue = [] if has_times else None
+            n_cues += has_times
         elif cue is not None:
             cue.append(html.unescape(_TAGS.sub("", line)).strip())
-    if cue:
-        yield " ".join(cue)
     if not n_cues:
         raise UsageError(f"{where}: no cue in this file, expected lines such as 00:00:01,000 --> 00:00:02,500")
 
