@@ -32,7 +32,7 @@ from specedge.errors import AudioError, AudioNotFoundError, ResourceError, Usage
 from specedge.leftovers import Names, temporary_file
 
 from ..console import silently, warn
-from .media import MediaReader, Resampler, begins_as_media
+from .media import MediaReader, Resampler
 from .wav import Block, ByteReader, PcmReader, find_samples, to_float
 from .wav import RawFormat as RawFormat
 
@@ -49,7 +49,6 @@ _MAX_RATE_HZ = 768_000
 _BLOCK_FRAMES = 16_384
 _READ_SAMPLES = 1 << 20
 _HEAD_BYTES = 4096
-_MAGIC_BYTES = 16
 _SPOOL_BYTES_MAX = 2 << 30
 _FLOAT_PEAK_MAX = 16.0  # floats that are louder are none of [-1, 1]
 _AUDIBLE_POWER = 1e-6  # mean of a sample at -60 dB of full scale
@@ -457,7 +456,7 @@ def expand_folders(
             files.append(name)
             continue
         try:
-            found = list(_audio_files(name))
+            found = _audio_files(name)
             if not found:
                 raise AudioError(f"{name}: no audio file is in this folder")
         except AudioError as error:
@@ -470,30 +469,17 @@ def expand_folders(
     return files
 
 
-def _audio_files(folder: str) -> Iterator[str]:
-    def refuse(error: OSError) -> None:
+def _audio_files(folder: str) -> list[str]:
+    def stop(error: OSError) -> None:
         raise AudioError(f"{error.filename or folder}: cannot be read: {error.strerror or error}") from None
 
-    paths = []
-    for place, folders, files in os.walk(folder, onerror=refuse):
+    paths: list[Path] = []
+    for place, folders, files in os.walk(folder, onerror=stop):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [Path(place, name) for name in files if not name.startswith(".")]
-    for path in sorted(paths):
-        if path.is_file() and _is_audio(path):
-            yield str(path)
+        paths += [Path(place, name) for name in files if is_audio_name(name)]
+    return [str(path) for path in sorted(paths) if path.is_file()]
 
 
 def is_audio_name(name: str) -> bool:
-    """Whether the extension of `name` is one that audio has."""
-    return os.path.splitext(name)[1].lower() in _EXTENSIONS
-
-
-def _is_audio(path: Path) -> bool:
-    if is_audio_name(path.name):
-        return True
-    try:
-        with open(path, "rb") as file:
-            head = file.read(_MAGIC_BYTES)
-    except OSError:
-        return False
-    return begins_as_media(head)
+    """Whether this is no hidden file, and its extension is one that audio has."""
+    return not os.path.basename(name).startswith(".") and os.path.splitext(name)[1].lower() in _EXTENSIONS

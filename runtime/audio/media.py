@@ -38,18 +38,6 @@ _FAILURES_MAX = 10_000  # of packets in a row: there is no sound any more
 # Sound that ends before its file's duration by more than these has lost its end.
 _MISSING_S, _MISSING_SHARE = 0.15, 0.001
 _FORMATS = {"u1": "u8", "i2": "s16", "i4": "s32", "f4": "flt", "f8": "dbl"}
-# At which byte, and with what.
-_SIGNATURES = (
-    (0, (b"fLaC", b"OggS", b"ID3", b".snd", b"caff", b"#!AMR", b"\x1aE\xdf\xa3", b"riff")),
-    (0, (b"\xff\xf1", b"\xff\xf9", b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", b"FLV\x01", b"wvPk", b"MAC ", b".RMF")),
-    (4, (b"ftyp",)),
-    (8, (b"WAVE", b"AIFF", b"AIFC", b"AVI ")),
-)
-
-
-def begins_as_media(head: bytes) -> bool:
-    """Whether a file of sound or video begins with these 16 bytes, whatever it is called."""
-    return any(head.startswith(signatures, at) for at, signatures in _SIGNATURES)
 
 
 class MediaReader:
@@ -63,9 +51,9 @@ class MediaReader:
         import av
 
         self._name = name
-        head = file.read(16)
+        head = file.read(4)
         self._is_counted = _is_counted(file)
-        self._reason = "it ends inside a page" if head[:4] == b"OggS" and _ends_inside_a_page(file) else ""
+        self._reason = "it ends inside a page" if head == b"OggS" and _ends_inside_a_page(file) else ""
         file.seek(0)
         # Labels may be in any encoding, which PyAV 19 bears without being told.
         labels: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
@@ -73,9 +61,7 @@ class MediaReader:
             self._container = av.open(file, "r", options=_OPTIONS, **labels)
         except (av.FFmpegError, OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            if begins_as_media(head):
-                raise AudioError(f"{name}: not audio that can be decoded: {reason}") from None
-            raise AudioError(f"{name}: this is no audio: FFmpeg knows no sound or video file like it") from None
+            raise AudioError(f"{name}: this is no audio that FFmpeg can decode: {reason}") from None
         if not self._container.streams.audio:
             self._container.close()
             raise AudioError(f"{name}: has no sound track")

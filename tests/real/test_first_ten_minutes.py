@@ -25,7 +25,7 @@ COMMANDS = (
     (0, "transcribe jfk.flac -f srt", "1\n00:00:00,000 --> 00:00:"),
     (0, "transcribe jfk.flac -f srt -o out/jfk.srt", ""),
     (3, "transcribe missing.wav", "specedge: error: missing.wav: no such file\n"),
-    (3, "transcribe note.wav", "specedge: error: note.wav: this is no audio: "),
+    (3, "transcribe note.wav", "specedge: error: note.wav: this is no audio "),
     (0, "transcribe silence.wav", "specedge: silence.wav: no speech\n"),
     (0, "transcribe jfk.flac --stats", "specedge: jfk.flac: 11.0 s of audio in "),
     (0, "bench jfk.flac --rounds 1", "on this device use --drafter "),

@@ -41,15 +41,6 @@ def test_a_folder_is_its_audio_files_in_order(here: Path) -> None:
     assert expand("x.wav", "talks", "-") == (["x.wav", *names, "-"], ["talks: 4 audio files"], [])
 
 
-@pytest.mark.parametrize(
-    "head",
-    [b"RIFF\x24\0\0\0WAVEfmt ", b"fLaC\0\0\0\x22", b"OggS\0\x02", b"ID3\x04", b"\0\0\0\x20ftypM4A ", b"\x1aE\xdf\xa3"],
-)
-def test_audio_without_an_extension_is_known_by_how_it_begins(here: Path, head: bytes) -> None:
-    fill(here / "talks", recording=head + b"\0" * 20, other=b"text of some length", empty=b"")
-    assert expand("talks") == ([os.path.join("talks", "recording")], ["talks: 1 audio file"], [])
-
-
 def test_hidden_files_and_folders_are_passed_over(here: Path) -> None:
     fill(here / "talks", a_dot_wav=b"")
     fill(here / "talks" / ".trash", b_dot_wav=b"")

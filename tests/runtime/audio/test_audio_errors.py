@@ -40,7 +40,7 @@ EMPTY_WAV = wav_bytes(NOISE[:0])
     [
         pytest.param(b"", "is empty", id="0 bytes"),
         pytest.param(EMPTY_WAV, "no audio samples", id="no samples"),
-        pytest.param(EMPTY_WAV[:20], "not audio that can be decoded", id="half a header"),
+        pytest.param(EMPTY_WAV[:20], "this is no audio", id="half a header"),
         pytest.param(wav_bytes(NOISE[:1], 384_000), "no audio samples", id="less than one sample at 16 kHz"),
         pytest.param(b"<html>not found</html>" * 50, "this is no audio", id="a web page"),
     ],

@@ -179,12 +179,12 @@ def test_samples_behind_the_samples_are_said_to_be_left_out(
 
 
 BAD = [
-    ("4 bytes", b"RIFF", "is no audio"),
-    ("not WAVE", b"RIFF\0\0\0\0AVI " + b"\0" * 20, "not audio"),
-    ("only the magic", riff(), "not audio"),
-    ("no data", riff(fmt()), "not audio"),
-    ("no format", riff(chunk(b"data", SAMPLES)), "not audio"),
-    ("format cut short", riff(chunk(b"fmt ", b"\1\0\1\0"), chunk(b"data", SAMPLES)), "not audio"),
+    ("4 bytes", b"RIFF", "no audio"),
+    ("not WAVE", b"RIFF\0\0\0\0AVI " + b"\0" * 20, "no audio"),
+    ("only the magic", riff(), "no audio"),
+    ("no data", riff(fmt()), "no audio"),
+    ("no format", riff(chunk(b"data", SAMPLES)), "no audio"),
+    ("format cut short", riff(chunk(b"fmt ", b"\1\0\1\0"), chunk(b"data", SAMPLES)), "no audio"),
     ("extensible without its end", riff(fmt(tag=0xFFFE), chunk(b"data", SAMPLES)), "no audio samples"),
     ("0 channels", riff(fmt(n_channels=0, align=2), chunk(b"data", SAMPLES)), "0 channels"),
     ("9 channels", riff(fmt(n_channels=9), chunk(b"data", SAMPLES)), "9 channels"),
