@@ -9,8 +9,8 @@ budget.
 
 `UserCache` is an sqlite3 database that outlives the process, off unless asked for, because it holds parts of the user's
 text; `export` and `erase` show and remove all of it. Several processes may share one. A lock that lasts longer than
-five seconds costs what was to be learned, never an error. A database that is broken or of another version is set aside
-with the ending `.bad`, said once, and begun anew. Not for network file systems.
+five seconds costs what was to be learned, never an error. A database that is broken or of another version is said to
+be, and set aside with the ending `.bad`; the next run begins a new one. Not for network file systems.
 """
 
 from __future__ import annotations
@@ -149,7 +149,6 @@ _BUSY_S = 5.0
 _WAL_BYTES = 1 << 20
 _FULL_SHARE = 0.8  # of the pages in use before anything is evicted
 _EVICTED_PART = 4  # a fourth of the rows
-_BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 _DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second when a message quotes a damaged file
 
 _SCHEMA = """
@@ -179,12 +178,11 @@ class UserCache:
     ) -> None:
         self.path = Path(path)
         self._fingerprint = fingerprint
-        self._budget_bytes = budget_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         with self._harmless():
             private_folder(self.path.parent, self.path.name)
-            self._connection = self._opened()
+            self._connection = _connect(self.path, budget_bytes)
 
     @property
     def usable(self) -> bool:
@@ -216,13 +214,9 @@ class UserCache:
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
-        with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            connection, self._connection = self._connection, None
+            if connection is not None:
                 connection.close()
 
     def __enter__(self) -> Self:
@@ -231,35 +225,24 @@ class UserCache:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _opened(self) -> sqlite3.Connection:
-        for _ in range(2):  # another process may replace a broken one meanwhile: only what is broken twice goes
-            try:
-                return _connect(self.path, self._budget_bytes)
-            except _DATABASE_ERRORS as error:
-                if not _is_broken(error):
-                    raise
-        self._set_aside()
-        return _connect(self.path, self._budget_bytes)
-
-    def _set_aside(self) -> None:
-        bad = self.path.with_name(self.path.name + ".bad")
-        os.replace(self.path, bad)
-        for ending in ("-wal", "-shm"):
-            with contextlib.suppress(OSError):
-                os.unlink(f"{self.path}{ending}")
-        _log.warning("%s was no usable cache: it is now %s, and a new one was begun", self.path, bad.name)
-
     @contextlib.contextmanager
     def _harmless(self) -> Iterator[None]:
         """A cache that fails gives one warning and is not used again: it must never stop a transcription."""
         try:
             yield
         except (*_DATABASE_ERRORS, OSError) as error:
-            _log.warning("%s cannot be used as a cache (%s): nothing is learned in this run", self.path, error)
-            self._close()
-            if _is_broken(error):
+            self.close()
+            aside = ""
+            if type(error) in (sqlite3.DatabaseError, UnicodeDecodeError):  # the file itself is to blame
+                bad = self.path.with_name(self.path.name + ".bad")
                 with contextlib.suppress(OSError):
-                    self._set_aside()
+                    os.replace(self.path, bad)
+                    aside = f"; it is now {bad.name}"
+                for ending in ("-wal", "-shm"):
+                    with contextlib.suppress(OSError):
+                        os.unlink(f"{self.path}{ending}")
+            message = "%s cannot be used as a cache (%s): nothing is learned in this run%s"
+            _log.warning(message, self.path, error, aside)
 
 
 def _evict(connection: sqlite3.Connection) -> None:
@@ -272,11 +255,6 @@ def _evict(connection: sqlite3.Connection) -> None:
         query = "SELECT vocabulary, key, id FROM gram ORDER BY used, count LIMIT (SELECT count(*) FROM gram) / ?"
         gone = connection.execute(query, (_EVICTED_PART,)).fetchall()
         connection.executemany("DELETE FROM gram WHERE vocabulary = ? AND key = ? AND id = ?", gone)
-
-
-def _is_broken(error: Exception) -> bool:
-    """Whether the file itself is to blame, and a new one would help."""
-    return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN
 
 
 def _connect(path: str | os.PathLike[str], budget_bytes: int | None = None) -> sqlite3.Connection:
@@ -296,9 +274,7 @@ def _connect(path: str | os.PathLike[str], budget_bytes: int | None = None) -> s
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if version != SCHEMA_VERSION and (version or n_tables):
-            error = sqlite3.DatabaseError(f"version {version}, expected {SCHEMA_VERSION}")
-            error.sqlite_errorcode = sqlite3.SQLITE_SCHEMA
-            raise error
+            raise sqlite3.DatabaseError(f"version {version}, expected {SCHEMA_VERSION}")
         if not version:
             connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         connection.execute("SELECT vocabulary, key, id, count, used FROM gram LIMIT 1").fetchall()
