@@ -25,24 +25,22 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _CUTS = 16  # places at which the same words may be cut into key and continuation
-# Of the vocabularies of OpenAI's models (maps.tmap_format.text_fingerprint).
-_MULTILINGUAL = "71fe4e1f8cf3dd9c62a9d6fe743246dd2959634e9a1667b9c235cfc6b7601a79"
 _MULTILINGUAL_SIZE = 51865
-_ENGLISH_ONLY = "3b27ee95684e28911415c6bcd8537b0d5b950f05a84053d4e6c63a26990f9617"
+# The vocabularies of OpenAI's models (maps.tmap_format.text_fingerprint): whose it is, whose it is not, one of them.
+_KNOWN = {
+    "71fe4e1f8cf3dd9c62a9d6fe743246dd2959634e9a1667b9c235cfc6b7601a79": ("multilingual", "English-only", "tiny"),
+    "3b27ee95684e28911415c6bcd8537b0d5b950f05a84053d4e6c63a26990f9617": ("English-only", "multilingual", "tiny.en"),
+}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", re.IGNORECASE)
 
 
-class _Size(click.ParamType[int]):
+def _size(value: str) -> int:
     """A number of bytes, such as 10MB or 512KiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = _SIZE.fullmatch(value.strip())
-        size = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
-        if size < 1:
-            self.fail(f"{value!r} is no size, expected one such as 10MB or 512KiB", param, ctx)
-        return size
+    match = _SIZE.fullmatch(value.strip())
+    size = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
+    if size < 1:
+        raise click.BadParameter(f"{value!r} is no size, expected one such as 10MB or 512KiB")
+    return size
 
 
 _MODEL = options_of(fields_of(ModelOptions, "model"))
@@ -70,7 +68,7 @@ def token_map() -> None:
 @click.option(
     "--min-count", type=click.IntRange(min=1), default=2, show_default=True, help="Occurrences that a candidate needs."
 )
-@click.option("--budget", type=_Size(), metavar="SIZE", help="Largest size, such as 10MB.")
+@click.option("--budget", type=_size, metavar="SIZE", help="Largest size, such as 10MB.")
 @click.pass_context
 def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, model: str | None, **given: Any) -> None:
     """Make a token map from TRANSCRIPTS.
@@ -104,13 +102,8 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     from specedge.maps.build import BuildOptions
     from specedge.maps.build import build as build_map
 
-    options = BuildOptions(
-        n_orders=given["order"],
-        n_candidates=given["candidates"],
-        max_length=given["max_length"],
-        min_count=given["min_count"],
-        budget_bytes=given["budget"],
-    )
+    names = {"order": "n_orders", "candidates": "n_candidates", "budget": "budget_bytes"}
+    options = BuildOptions(**{names.get(name, name): value for name, value in given.items()})
     tokenizer, fingerprint = _vocabulary(model)
     failures: list[Exception] = []
 
@@ -121,35 +114,13 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     with ExitStack() as stack:
         sentences = _token_sentences(stack, transcripts, tokenizer, report_failure, output)
         report = build_map(sentences, output, n_text=tokenizer.special.eot, fingerprint=fingerprint, options=options)
-    notify(f"{output}: {report.n_sentences:,} sentences, {report.n_tokens:,} tokens; {_fitting(fingerprint)}")
-    example = next(iter(_known_that_fit(fingerprint)), "MODEL")
+    kind, other, example = _KNOWN.get(fingerprint.hex(), ("", "", "MODEL"))
+    fits = f"every {kind} Whisper and its fine-tunes, no {other} one" if kind else "models with this vocabulary alone"
+    notify(f"{output}: {report.n_sentences:,} sentences, {report.n_tokens:,} tokens; fits {fits}")
     say_next("transcribe", "talk.wav", "-m", model or example, "--drafter", "tokenmap", "--token-map", output)
     if failures:
         notify(f"{len(failures)} of the transcripts could not be used")
         ctx.exit(SpecedgeError.exit_code)
-
-
-def _fitting(fingerprint: bytes) -> str:
-    """The models whose vocabulary has this fingerprint, in words."""
-    known = _known_that_fit(fingerprint)
-    if not known:
-        return "fits models with the same vocabulary alone"
-    kinds = ("multilingual", "English-only")
-    kind, other = kinds if fingerprint.hex() == _MULTILINGUAL else kinds[::-1]
-    return f"fits every {kind} Whisper ({', '.join(known)} and their fine-tunes), no {other} one"
-
-
-def _known_that_fit(fingerprint: bytes) -> list[str]:
-    """The short names of OpenAI's models with this vocabulary."""
-    from specedge.models import catalogue
-
-    if fingerprint.hex() not in (_MULTILINGUAL, _ENGLISH_ONLY):
-        return []
-    return [
-        name.removeprefix("whisper-")
-        for name in catalogue.CHECKPOINTS
-        if name.startswith("whisper-") and (name.endswith(".en") == (fingerprint.hex() == _ENGLISH_ONLY))
-    ]
 
 
 @token_map.command()
