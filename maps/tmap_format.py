@@ -18,7 +18,7 @@ import hashlib
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,16 +99,10 @@ def head_bytes(n_orders: int, *, numbered: bool = False) -> int:
 
 def parse_head(data: memoryview, where: str) -> tuple[dict[str, Section], int, int, bytes]:
     """Sections by name, n_orders, n_text and fingerprint, checked against the length of `data`. Raises MapError."""
-    if len(data) < _HEADER.size:
-        raise MapError(f"{where}: {len(data)} bytes are too few for a token map: the file is cut short; {REMEDY}")
+    if len(data) < _HEADER.size or data[: len(MAGIC)] not in (MAGIC, NUMBERED_MAGIC):
+        raise MapError(f"{where}: this is no token map of version 1 or 3, or it is cut short; {REMEDY}")
     magic, mark, n_sections, total, n_text, crc, fingerprint = _HEADER.unpack_from(data)
     numbered = magic == NUMBERED_MAGIC
-    if magic != MAGIC and not numbered:
-        if magic[:5] == MAGIC[:5] and magic[6:] == MAGIC[6:] and magic[5:6].isdigit():
-            raise MapError(f"{where}: token map of version {magic[5:6].decode()}, expected version 1 or 3; {REMEDY}")
-        raise MapError(f"{where}: this is no token map: it does not begin with the magic bytes; {REMEDY}")
-    if mark != BYTE_ORDER_MARK:
-        raise MapError(f"{where}: this token map was written with another byte order; {REMEDY}")
     if total != len(data):
         raise MapError(f"{where}: {len(data)} bytes, expected {total}: the file is cut short or changed; {REMEDY}")
     n_orders = _ORDERS_OF.get((numbered, n_sections))
@@ -116,11 +110,9 @@ def parse_head(data: memoryview, where: str) -> tuple[dict[str, Section], int, i
         raise MapError(f"{where}: a section table of {n_sections} entries cannot be; {REMEDY}")
     head = bytearray(data[: head_bytes(n_orders, numbered=numbered)])
     head[_CRC_AT : _CRC_AT + 4] = bytes(4)
-    if zlib.crc32(head) != crc:
-        raise MapError(f"{where}: the header is damaged: its checksum does not match; {REMEDY}")
     most = MAX_N_TEXT if numbered else MAX_TOKENS
-    if not 1 <= n_text <= most:
-        raise MapError(f"{where}: a vocabulary of {n_text} text tokens, expected 1 to {most}; {REMEDY}")
+    if zlib.crc32(head) != crc or mark != BYTE_ORDER_MARK or not 1 <= n_text <= most:
+        raise MapError(f"{where}: the header is damaged: its checksum does not match, or its numbers; {REMEDY}")
     names = section_names(n_orders, numbered=numbered)
     return _parse_table(data, names, len(head), where), n_orders, n_text, fingerprint
 
@@ -171,31 +163,6 @@ _ITEM_BYTES = {"keys": 8, "csr": 4, "first": 4, "old": 2, "ids": 4, "ref": 4, "c
 MAX_META_BYTES = 1 << 16
 
 
-def check_sizes(n_bytes: Mapping[str, int], n_orders: int, where: str) -> None:
-    """Raises MapError for sections whose lengths do not fit together."""
-
-    def expect(is_right: bool, section: str) -> None:
-        if not is_right:
-            raise MapError(f"{where}: section {section!r} has an impossible length, {n_bytes[section]} bytes; {REMEDY}")
-
-    expect(n_bytes["meta"] <= MAX_META_BYTES, "meta")
-    if "ids" in n_bytes:
-        expect(n_bytes["ids"] % 4 == 0 and 1 <= n_bytes["ids"] // 4 <= MAX_TOKENS, "ids")
-    for n in range(1, n_orders + 1):
-        n_keys = n_bytes[f"keys{n}"] // 8
-        expect(n_bytes[f"keys{n}"] % 8 == 0, f"keys{n}")
-        expect(n_bytes[f"csr{n}"] % 4 == 0 and 2 <= n_bytes[f"csr{n}"] // 4 <= END + 2, f"csr{n}")
-        expect(n_bytes[f"first{n}"] == 4 * (n_keys + 1), f"first{n}")
-        if n == MAX_ORDER:
-            expect(n_bytes[f"old{n}"] == 2 * n_keys, f"old{n}")
-    expect(n_bytes["ref"] % 4 == 0, "ref")
-    n_candidates = n_bytes["ref"] // 4
-    expect(n_bytes["len"] == n_candidates, "len")
-    expect(n_bytes["count"] == n_candidates, "count")
-    expect(n_bytes["confat"] == 4 * (n_candidates // CONF_BLOCK + 1), "confat")
-    expect(n_bytes["pool"] % 2 == 0, "pool")
-
-
 def parse_meta(data: bytes, where: str) -> dict[str, Any]:
     """The JSON object of the section `meta`. Raises MapError."""
     try:
@@ -208,65 +175,71 @@ def parse_meta(data: bytes, where: str) -> dict[str, Any]:
 
 
 def check_contents(views: Mapping[str, memoryview], n_orders: int, n_text: int, where: str) -> None:
-    """Raises MapError for counts, offsets and ids out of range; `views` are sections that passed `check_sizes`."""
+    """Raises MapError for sections whose lengths, counts, offsets or ids do not fit together."""
 
-    def refuse(section: str, what: str) -> MapError:
-        return MapError(f"{where}: section {section!r} is wrong: {what}; {REMEDY}")
+    def expect(is_right: bool, section: str, what: str) -> None:
+        if not is_right:
+            raise MapError(f"{where}: section {section!r} is wrong: {what}; {REMEDY}")
 
-    arrays = {name: _array(name, view) for name, view in views.items() if name != "meta"}
-    n_candidates, n_pool = len(arrays["ref"]), len(arrays["pool"])
+    arrays = {}
+    for name, view in views.items():
+        width = _ITEM_BYTES.get(name.rstrip("0123456789"), 1)
+        expect(len(view) % width == 0, name, "an impossible length")
+        arrays[name] = np.frombuffer(view, dtype=f"<u{width}")
+    expect(len(arrays["meta"]) <= MAX_META_BYTES, "meta", "an impossible length")
     if "ids" in arrays:
-        if not _rises(arrays["ids"]) or arrays["ids"][-1] >= n_text:
-            raise refuse("ids", f"its ids do not rise or are not below {n_text}")
-        n_text = len(arrays["ids"])
+        ids = arrays["ids"]
+        expect(1 <= len(ids) <= MAX_TOKENS, "ids", "an impossible length")
+        expect(_rises(ids) and ids[-1] < n_text, "ids", f"its ids do not rise or are not below {n_text}")
+        n_text = len(ids)
     base = 0
     for n in range(1, n_orders + 1):
-        problem = _order_problem(arrays, n, base, n_text)
-        if problem:
-            raise refuse(*problem)
+        _check_order(arrays, n, base, n_text, expect)
         base = int(arrays[f"first{n}"][-1])
-    if base != n_candidates:
-        raise refuse(f"first{n_orders}", f"{base} candidates, expected {n_candidates}")
-    if not _ids_are_text(arrays["pool"], n_text):
-        raise refuse("pool", f"a token id is not below {n_text}")
+    expect(base == len(arrays["ref"]), f"first{n_orders}", f"{base} candidates, expected {len(arrays['ref'])}")
+    pool = arrays["pool"]
+    are_text = all(((pool[part] < n_text) | (pool[part] == END)).all() for part in _blocks(len(pool)))
+    expect(are_text, "pool", f"a token id is not below {n_text}")
+    _check_candidates(arrays, expect)
+
+
+_Expect = Callable[[bool, str, str], None]  # that it is right; the section, and what is wrong with it
+
+
+def _check_order(arrays: Mapping[str, NDArray[Any]], n: int, base: int, n_text: int, expect: _Expect) -> None:
+    keys, csr, first, old = arrays[f"keys{n}"], arrays[f"csr{n}"], arrays[f"first{n}"], arrays.get(f"old{n}")
+    expect(len(first) == len(keys) + 1, f"first{n}", "an impossible length beside the keys")
+    expect(_rises(first) and first[0] == base, f"first{n}", "its numbers do not rise from where the order before ended")
+    expect(old is None or len(old) == len(keys), f"old{n}", "an impossible length beside the keys")
+    shift = np.uint64(16 * (min(n, MAX_ORDER - 1) - 1))
+    are_keys = _rises(keys, old) and not (keys[-1:] >> shift > END).any()
+    expect(are_keys, f"keys{n}", "its keys do not rise or are none")
+    n_rows = len(csr) - 2  # last tokens with a row of their own; then comes the start of the sentence
+    expect(0 <= n_rows <= n_text, f"csr{n}", f"an impossible length, expected up to {n_text} rows")
+    # Where the keys of each of these ids begin, of the first without a row, and of the start of a sentence.
+    rows = np.append(np.arange(n_rows + 1), END).astype(np.uint64)
+    starts = np.append(np.searchsorted(keys, rows << shift), len(keys))
+    expect(np.array_equal(starts, np.append(csr[:-1], csr[-2:])), f"csr{n}", "it does not fit the keys")
+
+
+def _check_candidates(arrays: Mapping[str, NDArray[Any]], expect: _Expect) -> None:
+    n_candidates, n_pool, confat = len(arrays["ref"]), len(arrays["pool"]), arrays["confat"]
+    expected = {"len": n_candidates, "count": n_candidates, "confat": n_candidates // CONF_BLOCK + 1}
+    for name, n_items in expected.items():
+        expect(len(arrays[name]) == n_items, name, f"an impossible length, expected {n_items} items")
     total = 0
     for at in range(0, n_candidates, _BLOCK):
         lengths = arrays["len"][at : at + _BLOCK].astype(np.int64)
-        if lengths.min() < 1 or lengths.max() > MAX_LENGTH:
-            raise refuse("len", f"a candidate's length is not 1 to {MAX_LENGTH}")
-        if (arrays["ref"][at : at + _BLOCK] + lengths).max() > n_pool:
-            raise refuse("ref", "a candidate ends beyond the pool")
-        starts = total + np.cumsum(lengths) - lengths
-        if not np.array_equal(starts[::CONF_BLOCK], arrays["confat"][at // CONF_BLOCK :][: len(starts[::CONF_BLOCK])]):
-            raise refuse("confat", "it does not add up the lengths")
+        are_lengths = 1 <= lengths.min() and lengths.max() <= MAX_LENGTH
+        expect(are_lengths, "len", f"a candidate's length is not 1 to {MAX_LENGTH}")
+        expect((arrays["ref"][at : at + _BLOCK] + lengths).max() <= n_pool, "ref", "a candidate ends beyond the pool")
+        starts = (total + np.cumsum(lengths) - lengths)[::CONF_BLOCK]
+        given = confat[at // CONF_BLOCK :][: len(starts)]
+        expect(np.array_equal(starts, given), "confat", "it does not add up the lengths")
         total += int(lengths.sum())
-    if n_candidates % CONF_BLOCK == 0 and arrays["confat"][-1] != total:
-        raise refuse("confat", "it does not add up the lengths")
-    if len(arrays["conf"]) != total:
-        raise refuse("conf", f"{len(arrays['conf'])} confidences for {total} tokens")
-
-
-def _array(name: str, view: memoryview) -> NDArray[Any]:
-    kind = name.rstrip("0123456789")
-    return np.frombuffer(view, dtype=f"<u{_ITEM_BYTES.get(kind, 1)}")
-
-
-def _order_problem(arrays: Mapping[str, NDArray[Any]], n: int, base: int, n_text: int) -> tuple[str, str] | None:
-    keys, csr, first = arrays[f"keys{n}"], arrays[f"csr{n}"], arrays[f"first{n}"]
-    if not _rises(first) or first[0] != base:
-        return f"first{n}", "its numbers do not rise from where the order before ended"
-    shift = np.uint64(16 * (min(n, MAX_ORDER - 1) - 1))
-    if not _keys_rise(keys, arrays.get(f"old{n}")) or (keys[-1:] >> shift > END).any():
-        return f"keys{n}", "its keys do not rise or are none"
-    n_rows = len(csr) - 2  # last tokens with a row of their own; then comes the start of the sentence
-    if n_rows > n_text:
-        return f"csr{n}", f"it has rows for ids beyond {n_text}"
-    # Where the keys of each of these ids begin, of the first without a row, and of the start of a sentence.
-    rows = np.append(np.arange(n_rows + 1), END).astype(np.uint64)
-    starts = np.searchsorted(keys, rows << shift)
-    if csr[-1] != len(keys) or not np.array_equal(starts, np.append(csr[:-1], csr[-2])):
-        return f"csr{n}", "it does not fit the keys"
-    return None
+    is_sum = n_candidates % CONF_BLOCK > 0 or confat[-1] == total
+    expect(is_sum, "confat", "it does not add up the lengths")
+    expect(len(arrays["conf"]) == total, "conf", f"{len(arrays['conf'])} confidences for {total} tokens")
 
 
 def _blocks(n: int, overlap: int = 0) -> Iterator[slice]:
@@ -274,16 +247,12 @@ def _blocks(n: int, overlap: int = 0) -> Iterator[slice]:
     return (slice(at, at + _BLOCK + overlap) for at in range(0, n - overlap, _BLOCK))
 
 
-def _rises(values: NDArray[Any]) -> bool:
-    return all((values[part][1:] > values[part][:-1]).all() for part in _blocks(len(values), 1))
-
-
-def _keys_rise(keys: NDArray[Any], old: NDArray[Any] | None) -> bool:
-    if old is None:
-        return _rises(keys)
-    pairs = ((keys[part], old[part]) for part in _blocks(len(keys), 1))
-    return all(((k[1:] > k[:-1]) | ((k[1:] == k[:-1]) & (o[1:] > o[:-1]))).all() for k, o in pairs)
-
-
-def _ids_are_text(pool: NDArray[Any], n_text: int) -> bool:
-    return all(((pool[part] < n_text) | (pool[part] == END)).all() for part in _blocks(len(pool)))
+def _rises(values: NDArray[Any], then: NDArray[Any] | None = None) -> bool:
+    """Whether each is more than the one before; `then` decides between equals."""
+    for part in _blocks(len(values), 1):
+        rises = values[part][1:] > values[part][:-1]
+        if then is not None:
+            rises |= (values[part][1:] == values[part][:-1]) & (then[part][1:] > then[part][:-1])
+        if not rises.all():
+            return False
+    return True

@@ -36,7 +36,6 @@ from .tmap_format import (
     REMEDY,
     Section,
     check_contents,
-    check_sizes,
     parse_head,
     parse_meta,
 )
@@ -84,7 +83,6 @@ class TokenMap:
         self._whole = memoryview(data)
         self._views: list[memoryview] = []
         self._sections, self.n_orders, self.n_text, self.fingerprint = parse_head(self._whole, where)
-        check_sizes({name: section.n_bytes for name, section in self._sections.items()}, self.n_orders, where)
         self.verify()
         self._meta = parse_meta(bytes(self._slice(self._sections["meta"])), where)
         self._index()

@@ -89,7 +89,7 @@ def test_maps_with_too_many_ids_together_are_not_merged(tmp_path: Path, monkeypa
         ([1, 0], "do not rise"),
         ([5, 5], "do not rise"),
         ([0, N_WIDE], "not below"),
-        ([0], "rows for ids beyond 1"),
+        ([0], "an impossible length, expected up to 1 rows"),
         ([], "impossible length"),
         (range(MAX_TOKENS + 1), "impossible length"),
     ],
