@@ -19,7 +19,7 @@ from __future__ import annotations
 import mmap
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,11 +90,10 @@ def build(
     n_text: int,
     fingerprint: bytes,
     options: BuildOptions | None = None,
-    on_progress: Callable[[str, int, int], None] | None = None,
 ) -> BuildReport:
     """Write the token map of `sentences` to `path`; the old file there stays until the new one is whole.
 
-    sentences: ids below `n_text` (the id of `<|endoftext|>`), read once; on_progress gets (stage, done, total).
+    sentences: ids below `n_text` (the id of `<|endoftext|>`), read once.
     Needs about ten bytes of disk space beside `path` for each token while it works, 14 of a large vocabulary.
 
     Raises UsageError for an id outside the vocabulary, no sentence, a budget below an empty map, or a file at `path`
@@ -107,7 +106,7 @@ def build(
         report, ids = _write_tokens(sentences, folder, n_text)
         text = np.memmap(folder / "text", dtype="<u2", mode="r")
         starts = _sort_positions(text, folder / "positions")
-        _count(text, folder / "positions", starts, spill, options, on_progress or (lambda *_: None))
+        _count(text, folder / "positions", starts, spill, options)
         _give_back(text)
         meta = options.to_json() | {"sentences": report.n_sentences, "tokens": report.n_tokens}
         write_map(
@@ -220,7 +219,6 @@ def _count(
     starts: NDArray[np.int64],
     spill: Spill,
     options: BuildOptions,
-    on_progress: Callable[[str, int, int], None],
 ) -> None:
     """Fill the spill, batch by batch of neighbouring ids."""
     for start, stop in _batches(starts):
@@ -229,7 +227,6 @@ def _count(
             _count_batch(text, batch, 1, spill, options, range(1, options.n_orders + 1))
         else:
             _count_frequent(text, batch, spill, options)
-        on_progress("counting", stop, int(starts[-1]))
 
 
 def _batches(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -7,6 +7,7 @@ themselves: playlists (HLS, concat, DASH) can name other files of the machine.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Iterator
@@ -73,19 +74,20 @@ class MediaReader:
 
     def blocks(self, n_frames: int) -> Iterator[Block]:
         """All that can be decoded, in blocks of about `n_frames`. What is missing is said once, at its end."""
-        n_decoded, waiting = 0.0, list[Block]()
-        for block in self._decoded():
-            check_layout(self._name, block.samples.shape[1], block.rate_hz)
-            n_decoded += len(block.samples) / block.rate_hz
-            if waiting and not _are_alike(waiting[-1], block):
-                yield _joined(waiting)
-                waiting = []
-            waiting.append(block)
-            if sum(len(one.samples) for one in waiting) >= n_frames:
-                yield _joined(waiting)
-                waiting = []
-        if waiting:
-            yield _joined(waiting)
+        n_decoded = 0.0
+        for _, alike in itertools.groupby(self._decoded(), lambda one: (one.samples.dtype, one.rate_hz, one.layout)):
+            waiting: list[NDArray[np.generic]] = []
+            n_waiting = 0
+            for block in alike:
+                check_layout(self._name, block.samples.shape[1], block.rate_hz)
+                n_decoded += len(block.samples) / block.rate_hz
+                n_waiting += len(block.samples)
+                waiting.append(block.samples)
+                if n_waiting >= n_frames:
+                    yield block._replace(samples=np.concatenate(waiting))
+                    waiting, n_waiting = [], 0
+            if waiting:
+                yield block._replace(samples=np.concatenate(waiting))
         self._tell_loss(n_decoded)
 
     def close(self) -> None:
@@ -154,15 +156,6 @@ def _ends_inside_a_page(file: BinaryIO) -> bool:
     tail = file.read()
     page = tail[max(tail.rfind(b"OggS\0"), 0) :]
     return len(page) < 27 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]])
-
-
-def _are_alike(one: Block, other: Block) -> bool:
-    is_same_kind = one.samples.dtype == other.samples.dtype
-    return is_same_kind and one.rate_hz == other.rate_hz and one.layout == other.layout
-
-
-def _joined(blocks: list[Block]) -> Block:
-    return blocks[0]._replace(samples=np.concatenate([block.samples for block in blocks]))
 
 
 class Resampler:

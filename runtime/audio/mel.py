@@ -106,14 +106,12 @@ def _bands(power: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
     return mel
 
 
-def power_spectrum(samples: NDArray[np.float32], n_frames: int | None = None) -> NDArray[np.float32]:
+def power_spectrum(samples: NDArray[np.float32], n_frames: int) -> NDArray[np.float32]:
     """Power of the STFT of one window, float32 [N_FREQS, n_frames], for filterbanks of any size.
 
-    `samples`: float32 [n_samples] at 16 kHz; zero-padded or cut to `n_frames` * HOP_SAMPLES (default: the whole hops
-    that they fill), and reflected at both edges of that.
+    `samples`: float32 [n_samples] at 16 kHz; zero-padded or cut to `n_frames` * HOP_SAMPLES, then reflected at both
+    edges.
     """
-    if n_frames is None:
-        n_frames = len(samples) // HOP_SAMPLES
     n_window = n_frames * HOP_SAMPLES
     samples = samples[:n_window]
     padded = np.zeros(n_window + _OVERLAP, np.float32)
@@ -259,14 +257,9 @@ class MelStream:
         self.keeps_power = False  # set it to have the spectrum of the window read last in `last_power`
         self.last_power: NDArray[np.float32] | None = None
         self.sound = (0, 0)  # the window read last: first frame above -90 dB of full scale and the one behind the last
-        self._peak: float | None = None
-        self._is_peak_final = False
+        self.peak = -np.inf  # the largest log10 known of the audio
+        self._has_looked = self._is_peak_final = False
         self._n_samples: int | None = None
-
-    @property
-    def peak(self) -> float:
-        """The largest log10 known of the audio; minus infinity before the first window."""
-        return -np.inf if self._peak is None else self._peak
 
     @property
     def floor(self) -> float:
@@ -300,8 +293,8 @@ class MelStream:
         self.last_power = power if self.keeps_power else None
         mel = _log10_mel(power, self.n_mels)
         if not self._is_peak_final:
-            self._peak = max(_peak_of(mel), self.peak)
-        return _normalised(mel, _peak_of(mel) if self._peak is None else self._peak), n_content_frames
+            self.peak = max(_peak_of(mel), self.peak)
+        return _normalised(mel, self.peak), n_content_frames
 
     def power(self, start_frame: int, *, keep_from: int | None = None) -> tuple[NDArray[np.float32], int]:
         """As `open_window`, but the power spectrum [N_FREQS, n_frames], from which several band counts can be made."""
@@ -330,25 +323,22 @@ class MelStream:
 
     def _find_peak(self) -> None:
         """Before the first window: the whole audio's maximum, from what is held if that is all, else read anew."""
-        if self._is_peak_final or self._peak is not None:
+        if self._has_looked:
             return
+        self._has_looked = True
         self._audio.peek(self._n_window)
         if self._audio.is_ended:
-            self._peak, self._n_samples = find_peak(copy(self._audio), self.n_mels)  # of what is held
+            self.peak, self._n_samples = find_peak(copy(self._audio), self.n_mels)  # of what is held
             self._is_peak_final = True
             return
         source = None
         if self._again is not None:
             with contextlib.suppress(AudioError):  # a file that has gone since can still be read where it is open
                 source = self._again()
-        if source is None:
-            self._peak = -np.inf
-            return
-        try:
-            self._peak, self._n_samples = find_peak(source, self.n_mels)
-        finally:
-            source.close()
-        self._is_peak_final = True
+        if source is not None:
+            with contextlib.closing(source):
+                self.peak, self._n_samples = find_peak(source, self.n_mels)
+            self._is_peak_final = True
 
     def _skip_to(self, sample: int) -> None:
         """Let go of everything before `sample`."""

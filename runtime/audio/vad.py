@@ -222,16 +222,9 @@ _RATIO_MAX = 100.0
 _SCORE_AT_HALF = 0.3
 _SILENCE_POWER = 1e-9  # mean of a sample at -90 dB of full scale
 _WINDOW = np.hanning(FRAME_SAMPLES + 1)[:-1].astype(np.float32)
-
-
-def _band_edges() -> NDArray[np.intp]:
-    """The first frequency of each band, and of what lies above the last."""
-    mels = np.linspace(float(np.log1p(_LOWEST_HZ / 700)), float(np.log1p(_HIGHEST_HZ / 700)), _N_BANDS + 1)
-    edges: NDArray[np.intp] = np.ceil(700 * np.expm1(mels) * FRAME_SAMPLES / _SAMPLE_RATE).astype(np.intp)
-    return edges
-
-
-_EDGES = _band_edges()
+_MELS = np.linspace(float(np.log1p(_LOWEST_HZ / 700)), float(np.log1p(_HIGHEST_HZ / 700)), _N_BANDS + 1)
+# The first frequency of each band, and of what lies above the last.
+_EDGES: NDArray[np.intp] = np.ceil(700 * np.expm1(_MELS) * FRAME_SAMPLES / _SAMPLE_RATE).astype(np.intp)
 # A window's spectrum, summed over a band: divided by this it is the mean power of a sample, per frequency.
 _SCALES = (np.diff(_EDGES) * FRAME_SAMPLES * (_WINDOW.astype(np.float64) ** 2).mean()).astype(np.float32)
 
