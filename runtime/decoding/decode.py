@@ -138,13 +138,12 @@ def decoding(
     window = _Window(engine, features, tuple(prompt_ids), options, guard, n_paths)
     state = engine.start(features, keeps_hidden=guard.needs("reads_hidden"))
     try:
-        engine.recall(state, window.prompt[:-1])
         if options.temperature == 0 and options.beam_size > 1:
             best = yield from window.beams(state)
         elif options.temperature > 0 and options.best_of > 1:
             best = yield from window.samples(state)
         else:
-            best = yield from window.loop(state, window.prompt[state.length :], guard)
+            best = yield from window.loop(state, window.prompt, guard)
         return window.result(best)
     finally:
         engine.release(state)
@@ -328,14 +327,13 @@ class _Window:
     def _prefill(self, state: State, n_kept: int) -> Decoding[Logits]:
         """Run the prompt and keep its first `n_kept` rows. Returns the logits behind its last row, f32[n_vocab]."""
         started = time.perf_counter()
-        pending = self.prompt[state.length :]
-        last_row = len(pending) - 1
-        ran = yield ((state, pending, [last_row if self._silence_row is None else self._silence_row, last_row]),)
+        last_row = len(self.prompt) - 1
+        ran = yield ((state, self.prompt, [last_row if self._silence_row is None else self._silence_row, last_row]),)
         self.tally.count_run(ran, time.perf_counter() - started)
         (rows,) = ran.logits
         self._read_silence(rows[0])
-        if n_kept > state.length:
-            self.engine.commit(state, n_kept - state.length)
+        if n_kept:
+            self.engine.commit(state, n_kept)
         last: Logits = rows[1]
         return last
 

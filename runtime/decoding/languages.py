@@ -29,8 +29,7 @@ def say_language(engine: Engine, features: Features, tokens: SpeechTokens, conte
     told = {**tokens.languages, UNKNOWN_LANGUAGE: tokens.unknown}
     state = engine.start(features)
     try:
-        engine.recall(state, question[:-2])
-        rows = question[state.length : -1]
+        rows = question[:-1]
         engine.forward(state, rows, [len(rows) - 1])
         engine.commit(state, len(rows))
         found = dict(_shares(engine, state, [question[-1]], told, 0, 1.0))

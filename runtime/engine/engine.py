@@ -339,15 +339,6 @@ class Engine:
         copy.memory.hidden[: state.length] = state.memory.hidden[: state.length]
         return copy
 
-    def recall(self, state: State, ids: Sequence[int]) -> None:
-        """Commit those first rows of `ids` that the buffers of a text without rows still have from the one before.
-
-        They have the bits that a pass would give them. Whisper's prompts are short: here nothing is recalled.
-        """
-
-    def forget(self) -> None:
-        """Recall nothing of what was heard so far."""
-
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
         """Run token rows at positions `state.length` onwards; nothing is committed.
 

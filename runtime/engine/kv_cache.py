@@ -102,9 +102,7 @@ class TextMemory:
     has those at `place`. caches: the same by input name, float32 [1, n_head, n_slots, head_dim]; rows: a number for
     each committed row, equal in two texts that have the same row; hidden: hidden rows of committed rows, float32
     [n_slots, n_hidden], n_hidden 0 if none are kept; is_heard: whether the text's audio is bound, which the first pass
-    does. Of an engine that recalls rows (`SpeechEngine`): said, what each committed row was run from, a token's id or
-    the bits of a row of audio; asked: the ids of the last pass; left: `said` of the text before, whose rows are here
-    until a pass writes others.
+    does.
     """
 
     def __init__(
@@ -116,9 +114,6 @@ class TextMemory:
             for layer, part in np.ndindex(*values.shape[:2])
         }
         self.rows: list[int] = []
-        self.said: list[int | bytes] = []
-        self.asked: Sequence[int] = ()
-        self.left: list[int | bytes] = []
         self.n_hidden = n_hidden
         self.hidden = np.empty((values.shape[4] if n_hidden else 0, n_hidden), np.float32)
         self.past_len, self.total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
@@ -216,12 +211,6 @@ class KvCache:
         self.values: NDArray[np.float32] | None = None
         self.free: list[int] = []
 
-    def forget_rows(self) -> None:
-        """What spare buffers hold is not recalled."""
-        with self.lock:
-            for memory in self.spare:
-                memory.said.clear()
-
     def give_back(self, state: State, *, shares_passes: bool) -> None:
         """Take the buffers of `state` back, and those of its branches."""
         with self.lock:
@@ -248,7 +237,6 @@ class KvCache:
         memory.is_heard = False
         if like is None:
             memory.rows.clear()
-            memory.left, memory.said = memory.said, []
         return memory
 
     def _new(self, n_hidden: int, *, shares_passes: bool) -> TextMemory:
@@ -283,7 +271,6 @@ def copy_rows(source: State, target: State) -> None:
     if n_same < length:
         ours.values[:, :, ours.place, :, n_same:length] = theirs.values[:, :, theirs.place, :, n_same:length]
     ours.rows[n_same:] = theirs.rows[n_same:length]
-    ours.said[:] = theirs.said[:length]
     target.length = length
 
 

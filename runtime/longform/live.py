@@ -287,7 +287,6 @@ class LiveTranscriber:
             options,
             drafter=self._drafter,
             earlier=self._former,
-            goes_on=True,
             once=is_look,
         )
         segments = list(passage)

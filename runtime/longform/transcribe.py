@@ -295,8 +295,7 @@ class Transcription(Iterator[Segment]):
     in the encoder; audio_context: how much of the windows was encoded.
 
     on_progress: gets the seconds done; earlier: as in `WindowContext`; n_paths: of a draft tree in a pass, None for as
-    many as can be; 1 for one whose passes are shared. goes_on: whether the engine has met how this audio begins in its
-    last transcription, so that it recalls what it can. once: whether each window is decoded a single time, at the first
+    many as can be; 1 for one whose passes are shared. once: whether each window is decoded a single time, at the first
     temperature, whatever becomes of it.
 
     Raises UsageError at once for a language or task the model does not have; while iterating AudioError, ModelError,
@@ -314,11 +313,8 @@ class Transcription(Iterator[Segment]):
         on_progress: Callable[[float], None] | None = None,
         earlier: tuple[int, ...] = (),
         n_paths: int | None = None,
-        goes_on: bool = False,
         once: bool = False,
     ) -> None:
-        if not goes_on:
-            engine.forget()
         # Sampling finds no better one of a few sentences.
         options = _only_coldest(options) if once or options.only is not None else options
         self._once = once

@@ -82,7 +82,6 @@ def test_the_probe_of_a_machine_finds_rows_exact() -> None:
 def decoded(drafter: Drafter | None = None, **more: Any) -> WindowResult:
     found, engine = qwen_bundle(), qwen_engine()
     mel = probe_mel(engine.dims, 900)
-    engine.forget()
     features = engine.encode(mel)
     options = DecodeOptions(
         rules=window_rules(TranscribeOptions(), found.manifest, found.tokenizer),

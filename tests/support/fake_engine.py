@@ -173,12 +173,6 @@ class FakeEngine(ABC):
         self.n_open += 1
         return FakeState(state.features, list(state.ids), keeps_hidden=state.keeps_hidden)
 
-    def recall(self, state: FakeState, ids: Sequence[int]) -> None:
-        assert not state.released and not state.ids, "rows are recalled before the first pass"
-
-    def forget(self) -> None:  # noqa: B027
-        """It recalls nothing."""
-
     def forward_paths(
         self, state: FakeState, pending: int, paths: Sequence[Sequence[int]]
     ) -> list[list[NDArray[np.float32]]]:
