@@ -29,23 +29,38 @@ _CHARACTERS = 64  # of a token: far more than texts have
 class Prompts:
     """The prompts of one recording's windows, and as much of the text so far as prompts can hold.
 
-    n_text_ctx: the model's text positions; begun: the ids that the first window's text begins with. Raises what
-    `Tokenizer.encode` raises.
+    n_text_ctx: the model's text positions; n_audio_rows: those that a speech LLM's audio takes at most; begun: the ids
+    that the first window's text begins with; context: those of a speech LLM's context. Raises what `Tokenizer.encode`
+    raises, and UsageError for text that a speech LLM has not enough room for.
     """
 
     def __init__(
-        self, options: TranscribeOptions, tokenizer: Tokenizer, special: SpecialTokens, *, n_text_ctx: int
+        self,
+        options: TranscribeOptions,
+        tokenizer: Tokenizer,
+        special: SpecialTokens | SpeechTokens,
+        *,
+        n_text_ctx: int,
+        n_audio_rows: int = 0,
     ) -> None:
         self._options, self._special = options, special
         self._limit = n_text_ctx // 2 - 1
-        self._initial = _ids("initial_prompt", options.initial_prompt, tokenizer, self._limit)
-        prefix = _ids("prefix", options.prefix, tokenizer, self._limit)[-self._limit :]
-        starts = () if options.without_timestamps or not prefix else (special.timestamp_begin,)
-        self.begun = (*starts, *prefix)
-        self._hotwords = () if prefix else _ids("hotwords", options.hotwords, tokenizer, self._limit)[-self._limit :]
-        self._earlier: list[int] = []
         self._has_initial = True
+        self._earlier: list[int] = []
         self._text: list[int] = []
+        self._initial = self._hotwords = self.context = self.begun = tuple[int, ...]()
+        prefix = _ids("prefix", options.prefix, tokenizer, self._limit)[-self._limit :]
+        if isinstance(special, SpeechTokens):
+            # Half of the room beside the audio, less the model's own words, is the text's.
+            n_words = len(special.prompt(0, next(iter(special.languages), None)))
+            self.context = _context(options, tokenizer, (n_text_ctx - n_audio_rows) // 2 - n_words)
+            self.begun = prefix
+            return
+        self._initial = _ids("initial_prompt", options.initial_prompt, tokenizer, self._limit)
+        if prefix:
+            self.begun = prefix if options.without_timestamps else (special.timestamp_begin, *prefix)
+        else:
+            self._hotwords = _ids("hotwords", options.hotwords, tokenizer, self._limit)[-self._limit :]
 
     @property
     def history(self) -> tuple[int, ...]:
@@ -58,7 +73,10 @@ class Prompts:
         Raises UsageError for a language or task that the model does not have.
         """
         prefix = self.begun if is_first else ()
-        earlier = self._before() if prefix or not self._hotwords else self._behind_hotwords()
+        if isinstance(self._special, SpeechTokens):
+            return [*self._special.prompt(n_audio, language, self.context), *prefix]
+        n_left = self._limit - len(self._hotwords)
+        earlier = [*self._hotwords, *(self._before()[-n_left:] if n_left else ())]
         sot = self._special.prompt(language, self._options.task, not self._options.without_timestamps)
         return [*([self._special.sot_prev, *earlier] if earlier else []), *sot, *prefix]
 
@@ -80,10 +98,6 @@ class Prompts:
         else:
             tokens = [*(self._initial if self._has_initial else ()), *self._earlier]
         return tokens[-self._limit :]
-
-    def _behind_hotwords(self) -> list[int]:
-        n_left = self._limit - len(self._hotwords)
-        return [*self._hotwords, *(self._before()[-n_left:] if n_left else ())]
 
 
 def _ids(name: str, text: str | Sequence[int] | None, tokenizer: Tokenizer, limit: int) -> tuple[int, ...]:
@@ -110,48 +124,16 @@ def _say_cut(name: str, limit: int) -> None:
     _log.warning("%s: longer than the %d tokens that a model takes: only its end counts", name, limit)
 
 
-class SpeechPrompts:
-    """The prompts of a speech LLM's windows: the model's own words, the audio, the language, and a prefix.
-
-    Initial prompt and hotwords stand in every window's context; nothing of the text so far is in a prompt. Raises
-    UsageError for a text that is longer than the context may be.
-    """
-
-    def __init__(
-        self,
-        options: TranscribeOptions,
-        tokenizer: Tokenizer,
-        special: SpeechTokens,
-        *,
-        n_text_ctx: int,
-        n_context: int = 0,
-    ) -> None:
-        self._special, self._limit = special, n_text_ctx // 2 - 1
-        self.context: tuple[int, ...] = ()
-        for name in ("initial_prompt", "hotwords"):
-            self.context += _context_ids(getattr(options, name), tokenizer, is_first=not self.context)
-        if len(self.context) > n_context:
-            raise UsageError(
-                f"initial_prompt and hotwords: {len(self.context)} tokens, and this model has room for {n_context}; "
-                "give less"
-            )
-        self.begun = _ids("prefix", options.prefix, tokenizer, self._limit)[-self._limit :]
-        self._text: list[int] = []
-
-    @property
-    def history(self) -> tuple[int, ...]:
-        return tuple(self._text)
-
-    def window(self, language: str | None, *, is_first: bool, n_audio: int = 0) -> list[int]:
-        return [*self._special.prompt(n_audio, language, self.context), *(self.begun if is_first else ())]
-
-    def add(self, segments: Sequence[Sequence[int]], temperature: float) -> None:
-        self._text += [token for segment in segments for token in segment if token < self._special.eot]
-        del self._text[: -self._limit]
-
-
-def _context_ids(text: str | Sequence[int] | None, tokenizer: Tokenizer, *, is_first: bool) -> tuple[int, ...]:
-    """Ids of a part of a context: as they are, or of a text with a space before it unless it is the first part."""
-    if isinstance(text, str):
-        return tuple(tokenizer.encode(text.strip() if is_first else f" {text.strip()}"))
-    return tuple(text or ())
+def _context(options: TranscribeOptions, tokenizer: Tokenizer, n_context: int) -> tuple[int, ...]:
+    """Initial prompt and hotwords in at most `n_context` ids, a space before the second text. Raises UsageError."""
+    context: tuple[int, ...] = ()
+    for name in ("initial_prompt", "hotwords"):
+        text = getattr(options, name)
+        if isinstance(text, str):
+            text = tokenizer.encode(f" {text.strip()}" if context else text.strip())
+        context += tuple(text or ())
+    if len(context) > n_context:
+        raise UsageError(
+            f"initial_prompt and hotwords: {len(context)} tokens, and this model has room for {n_context}; give less"
+        )
+    return context

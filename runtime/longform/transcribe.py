@@ -36,6 +36,7 @@ from specedge.errors import Interrupted
 from ..audio.audio import AudioStream
 from ..audio.mel import MelStream, WindowMel
 from ..bundle.bundle import Bundle
+from ..bundle.dims import FRAMES_PER_POSITION
 from ..bundle.manifest import SPEECH, require_align
 from ..decoding.accept import rule_named
 from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decoding, detect_language
@@ -49,7 +50,7 @@ from ..text.special import TokenLayout, find_language
 from ..text.speech_tokens import SpeechTokens
 from ..text.tokenizer import Tokenizer
 from ..text.transcripts import is_unspaced
-from .prompts import Prompts, SpeechPrompts
+from .prompts import Prompts
 from .segments import DraftedSegment, Segment
 from .times import settle
 from .windows import (
@@ -66,13 +67,12 @@ from .windows import (
     silent_behind,
     spans_of_clips,
 )
-from .words import Outcome, Window, follow_words, time_words
+from .words import follow_words, last_end_s, time_words
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Features
 
 _log = logging.getLogger(__name__)
-_SURE_OF_LANGUAGE, _HEARD_FRAMES = 0.8, 1000  # before a change of language is said; shorter audio tells it wrongly
 _MAX_PERIOD, _LEAST_TURNS, _LEAST_LOOP = 16, 4, 24  # of a loop, in tokens: its turn, how many, and all of them
 
 
@@ -224,16 +224,17 @@ def _only_coldest(options: TranscribeOptions) -> TranscribeOptions:
 def _fails_over_silence(attempt: Attempt, options: TranscribeOptions) -> bool:
     """Whether a text over an approximation fails openai-whisper's tests, of which `options` may have stricter or none,
     or there may be no speech, which the whole window must say."""
-    ratio, log_prob, no_speech = (
-        default if asked is None else asked
-        for asked, default in (
-            (options.compression_ratio_threshold, 2.4),
-            (options.log_prob_threshold, -1.0),
-            (options.no_speech_threshold, 0.6),
-        )
+
+    def threshold(name: str) -> float:
+        asked: float | None = getattr(options, name)
+        default: float = getattr(TranscribeOptions, name)
+        return default if asked is None else asked
+
+    return (
+        attempt.compression_ratio > threshold("compression_ratio_threshold")
+        or attempt.result.avg_logprob < threshold("log_prob_threshold")
+        or attempt.result.no_speech_prob > threshold("no_speech_threshold")
     )
-    result = attempt.result
-    return attempt.compression_ratio > ratio or result.avg_logprob < log_prob or result.no_speech_prob > no_speech
 
 
 def vote(windows: Iterable[dict[str, float]], threshold: float | None) -> tuple[str, dict[str, float]]:
@@ -261,29 +262,31 @@ def language_given(special: TokenLayout, options: TranscribeOptions) -> str | No
     return code if special.is_multilingual else "en"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ReadWindow:
-    """A window: its first frame, its log-mel float32 [n_mels, n_frames], and how many of its frames hold audio."""
+@dataclass(kw_only=True)
+class _Window:
+    """A window: its first frame, its log-mel float32 [n_mels, n_frames], and how many of its frames hold audio.
+
+    Once it is encoded: the features of its first `n_heard` frames, and the language that it is decoded in; heard: its
+    log-mel for a drafter that listens; ends_in_silence: whether silence stands in for the rest.
+    """
 
     seek: int
     mel: NDArray[np.float32]
     n_content_frames: int
+    features: Any = None
+    n_heard: int = 0
+    language: str | None = None
+    heard: WindowMel | None = None
+    ends_in_silence: bool = False
 
+    @property
+    def start_s(self) -> float:
+        return frames_to_s(self.seek)
 
-@dataclass(frozen=True, kw_only=True)
-class _EncodedWindow:
-    """An encoded window: its place, the features of its first `n_frames`, and the language it is decoded in.
-
-    whole: its log-mel where a silent window stands in for the rest; then features count as two frames each.
-    """
-
-    seek: int
-    n_content_frames: int
-    n_frames: int
-    features: Features
-    language: str | None
-    mel: WindowMel | None = None
-    whole: NDArray[np.float32] | None = None
+    @property
+    def end(self) -> int:
+        """The frame behind the last that holds audio."""
+        return self.seek + self.n_content_frames
 
 
 class Transcription(Iterator[Segment]):
@@ -330,14 +333,19 @@ class Transcription(Iterator[Segment]):
             require_align(self._manifest, bundle.path)
         self._keeps_start = sets_late_starts(options, self._manifest)
         self._cuts, self._spans = cuts_at_pauses(options, self._manifest), spans_of_clips(options.clip_timestamps)
-        self._prompts = _prompts(options, bundle)
+        dims = self._manifest.dims
+        self._prompts = Prompts(
+            options,
+            bundle.tokenizer,
+            self._special if isinstance(self._special, SpeechTokens) else self._manifest.whisper_tokens,
+            n_text_ctx=dims.n_text_ctx,
+            n_audio_rows=dims.n_audio_ctx if self._manifest.kind == SPEECH else 0,
+        )
         self._rules: RuleSet | None = None
         self._last_speech_s, self._span_start, self._ids = 0.0, self._spans[0][0], itertools.count()
         self._given_until_s = 0.0  # where the last segment ended
         self.language = language_given(self._special, options)
         self._detects = self._special.is_multilingual
-        is_cheap = not isinstance(self._special, SpeechTokens)  # which would be asked in words
-        self._notices_change = is_cheap and self._detects and not (self.language or options.multilingual or once)
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
         self.encoder_provider = CPU  # of the whole windows
@@ -345,7 +353,7 @@ class Transcription(Iterator[Segment]):
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
         self._mels.keeps_power = self._guard.needs("listens")
-        self._peeked: _ReadWindow | None = None
+        self._peeked: _Window | None = None
         self._given: Any = None
         self._is_first = True  # whether no window was decoded
         self._seek: int | None = None  # where the next window begins, None at the end of the audio
@@ -405,21 +413,18 @@ class Transcription(Iterator[Segment]):
         self._segments.close()
 
     def _by_itself(self) -> Generator[Segment, None, None]:
-        """The segments of a transcription that has its passes to itself."""
+        """The segments of a transcription that has its passes to itself; when stopped it is refused the next one."""
         for window in self._windows():
-            yield from self._run(window)
-
-    def _run(self, window: Decoding[list[Segment]]) -> list[Segment]:
-        """As `passes.alone`, refused before its next pass when stopped."""
-        with contextlib.closing(window):
-            try:
-                wanted = next(window)
-                while True:
-                    self._refuse_if_stopped()
-                    wanted = window.send(run(self._engine, wanted))
-            except StopIteration as end:
-                segments: list[Segment] = end.value
-                return segments
+            with contextlib.closing(window):
+                ran: Any = None
+                try:
+                    while True:
+                        wanted = window.send(ran)
+                        self._refuse_if_stopped()
+                        ran = run(self._engine, wanted)
+                except StopIteration as end:
+                    segments: list[Segment] = end.value
+            yield from segments
 
     def _refuse_if_stopped(self) -> None:
         if self._is_stopped:
@@ -427,48 +432,40 @@ class Transcription(Iterator[Segment]):
 
     def _windows(self) -> Iterator[Decoding[list[Segment]]]:
         """Each window that holds sound, encoded: a decoding to its segments, to be run before the next is asked for."""
-        mels = self._mels
         self.find_language()
         for start, end in self._spans:
             self._seek = self._span_start = start
             while self._seek is not None and (end is None or self._seek < end):
                 window, self._peeked = self._peeked or self._read(self._seek, end), None
-                seek, mel, n_content_frames = window.seek, window.mel, window.n_content_frames
-                if n_content_frames <= 0:
+                if window.n_content_frames <= 0:
                     break
-                # Asked already, if its features are given: then this window has no language.
-                is_detected = self._detects and (self._options.multilingual or not (self.language or self._given))
-                if self._given is None:
-                    features = self._encode(mel, n_content_frames)
-                else:
-                    features, self._given = self._given, None
-                if self._notices_change and seek > start and n_content_frames >= _HEARD_FRAMES:
-                    self._notice_change(features, seek)
-                ends_in_silence = getattr(features, "ends_in_silence", False)
-                power, heard = mels.last_power, None  # only where the drafter listens
-                if power is not None:
-                    silent = silent_behind(mel, n_content_frames, mels.floor) if ends_in_silence else mel
-                    heard = WindowMel(silent, power, mels.peak, n_content_frames)
-                encoded = _EncodedWindow(
-                    seek=seek,
-                    n_content_frames=n_content_frames,
-                    n_frames=2 * len(features.hidden)
-                    if ends_in_silence
-                    else self.audio_context.n_frames(n_content_frames),
-                    features=features,
-                    language=self._language_of(features) if is_detected else self.language,
-                    mel=heard,
-                    whole=mel if ends_in_silence else None,
-                )
-                yield self._window(encoded)
+                self._hear(window)
+                yield self._segments_of(window)
                 self._is_first = False
                 self._report_progress(self._seek)
+
+    def _hear(self, window: _Window) -> None:
+        """Encode a window, unless its features are given, and find its language if it has one of its own."""
+        mel, n_content_frames, mels = window.mel, window.n_content_frames, self._mels
+        # Asked already, if its features are given: then this window has no language.
+        is_detected = self._detects and (self._options.multilingual or not (self.language or self._given))
+        features = self._encode(mel, n_content_frames) if self._given is None else self._given
+        window.features, self._given = features, None
+        window.ends_in_silence = getattr(features, "ends_in_silence", False)
+        if window.ends_in_silence:  # then features count as two frames each
+            window.n_heard = FRAMES_PER_POSITION * len(features.hidden)
+        else:
+            window.n_heard = self.audio_context.n_frames(n_content_frames)
+        if mels.last_power is not None:  # only where the drafter listens
+            silent = silent_behind(mel, n_content_frames, mels.floor) if window.ends_in_silence else mel
+            window.heard = WindowMel(silent, mels.last_power, mels.peak, n_content_frames)
+        window.language = self._language_of(features) if is_detected else self.language
 
     def _report_progress(self, seek: int | None) -> None:
         if self._on_progress is not None:
             self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
 
-    def _read(self, seek: int, end: int | None) -> _ReadWindow:
+    def _read(self, seek: int, end: int | None) -> _Window:
         """Return the first window from `seek` on that holds sound: half a second before it at most, and behind it."""
         while True:
             self._refuse_if_stopped()
@@ -485,108 +482,105 @@ class Transcription(Iterator[Segment]):
             mel[:, n_content_frames:] = 0.0
         if self._cuts and (seek > self._span_start or n_content_frames == mel.shape[1]):
             mel, n_content_frames = cut_at_pause(mel, n_content_frames)
-        return _ReadWindow(seek=seek, mel=mel, n_content_frames=n_content_frames)
+        return _Window(seek=seek, mel=mel, n_content_frames=n_content_frames)
 
-    def _window(self, encoded: _EncodedWindow) -> Decoding[list[Segment]]:
+    def _segments_of(self, window: _Window) -> Decoding[list[Segment]]:
         """Decode one window. Returns its segments; `_seek` is where the next one begins then."""
-        attempt, encoded = yield from self._decode(encoded)
+        attempt = yield from self._decode(window)
         result = attempt.result
         if is_silence(result, self._options) or is_no_sentence(attempt, self._options):
             self._end(())
-            self._seek = encoded.seek + encoded.n_content_frames
+            self._seek = window.end
             return []
         cut = cut_window(
             result.tokens,
-            encoded.n_content_frames,
+            window.n_content_frames,
             self._special,
-            time_offset_s=frames_to_s(encoded.seek),
+            time_offset_s=window.start_s,
             keeps_start=self._keeps_start,
         )
-        is_short = encoded.whole is not None and encoded.n_content_frames - cut.n_advance < LEAST_REST_FRAMES
-        if is_short or (self._options.without_timestamps and result.finished and self._is_last(encoded)):
-            cut = replace(cut, n_advance=encoded.n_content_frames, ends_with_single=True)
-        outcome = self._follow(encoded, cut)
-        self._last_speech_s, self._seek = outcome.last_speech_s, outcome.seek
+        is_short = window.ends_in_silence and window.n_content_frames - cut.n_advance < LEAST_REST_FRAMES
+        # Behind the last window of audio all was said that is in it, and what follows its last word is silence, of
+        # which a window of its own would make words.
+        is_over = self._options.without_timestamps and result.finished
+        if is_short or (is_over and self._ends_within(frames_to_s(window.end), frames_to_s(1))):
+            cut = replace(cut, n_advance=window.n_content_frames, ends_with_single=True)
+        pieces, self._seek = self._follow(window, cut)
         n_begun = len(self._prompts.begun) if self._is_first else 0
-        self._end(() if outcome.is_skipped or not attempt.is_last else result.tokens[n_begun:])
-        if outcome.is_skipped:
+        self._end(() if pieces is None or not attempt.is_last else result.tokens[n_begun:])
+        if pieces is None:
             return []
-        text, pieces = self._tokenizer.decode, outcome.pieces
+        text = self._tokenizer.decode
         kept = [piece for piece in pieces if piece.start_s != piece.end_s and text(piece.tokens).strip()]
         self._earlier = self._earlier[sum(len(piece.tokens) for piece in kept) :]
         self._prompts.add([piece.tokens for piece in kept], attempt.last_temperature)
-        kept = settle(kept, self._given_until_s, frames_to_s(encoded.seek + encoded.n_content_frames))
+        kept = settle(kept, self._given_until_s, frames_to_s(window.end))
         self._given_until_s = kept[-1].end_s if kept else self._given_until_s
-        return [self._segment(piece, encoded.seek, attempt) for piece in kept]
-
-    def _is_last(self, encoded: _EncodedWindow) -> bool:
-        """Return whether no audio follows the window. Then all was said that is in it, and what follows its last word
-        is silence, of which a window of its own would make words."""
-        return self._ends_within(frames_to_s(encoded.seek + encoded.n_content_frames), frames_to_s(1))
+        return [self._segment(piece, window.seek, attempt) for piece in kept]
 
     def _end(self, tokens: tuple[int, ...]) -> None:
         """Tell the drafter the window's text, () for none."""
         self._guard.end(tokens)
         self.speculation = replace(self.speculation, learning=self._guard.learning)
 
-    def _decode(self, encoded: _EncodedWindow) -> Decoding[tuple[Attempt, _EncodedWindow]]:
-        """The text of a window, and the window: encoded again and whole where silence stood in and the text failed."""
-        options = self._options
-        if encoded.whole is None:
-            return (yield from self._attempt(encoded, options)), encoded
-        attempt = yield from self._attempt(encoded, _only_coldest(options), counts=self._once)
-        if self._once or not _fails_over_silence(attempt, options):
-            return attempt, encoded
-        self._guard.end(())
-        _log.info("%.1f s: the text repeats itself or is unlikely: the whole window", frames_to_s(encoded.seek))
-        self.audio_context.again()
-        n_frames = encoded.whole.shape[1]
-        encoded = replace(encoded, features=self._encode_sound(Sound(mel=encoded.whole)), n_frames=n_frames, whole=None)
-        return (yield from self._attempt(encoded, options)), encoded
+    def _decode(self, window: _Window) -> Decoding[Attempt]:
+        """The text of a window, which is encoded again and whole where silence stood in and the text failed."""
+        if window.ends_in_silence:
+            attempt = yield from self._attempt(window, _only_coldest(self._options), counts=self._once)
+            if self._once or not _fails_over_silence(attempt, self._options):
+                return attempt
+            self._guard.end(())
+            _log.info("%.1f s: the text repeats itself or is unlikely: the whole window", window.start_s)
+            self.audio_context.again()
+            window.features, window.n_heard = self._encode_sound(Sound(mel=window.mel)), window.mel.shape[1]
+            window.ends_in_silence = False
+        return (yield from self._attempt(window, self._options))
 
-    def _attempt(
-        self, encoded: _EncodedWindow, options: TranscribeOptions, *, counts: bool = True
-    ) -> Decoding[Attempt]:
+    def _attempt(self, window: _Window, options: TranscribeOptions, *, counts: bool = True) -> Decoding[Attempt]:
         """The text of a window by the first temperature at which it passes. counts: as in `decode_with_fallback`."""
-        n_text_ctx, guard = self._manifest.dims.n_text_ctx, self._guard
-        n_audio = encoded.features.n_audio if self._manifest.kind == SPEECH else 0
-        prompt = self._prompts.window(encoded.language, is_first=self._is_first, n_audio=n_audio)
-        history = self._prompts.history
+        n_text_ctx, guard, is_speech = self._manifest.dims.n_text_ctx, self._guard, self._manifest.kind == SPEECH
+        n_audio = window.features.n_audio if is_speech else 0
+        prompt = self._prompts.window(window.language, is_first=self._is_first, n_audio=n_audio)
         if self._rules is None:
             self._rules = window_rules(options, self._manifest, self._tokenizer)
         begun = self._prompts.begun if self._is_first else ()
-        rules, acceptance = replace(self._rules, begun=begun), rule_named(options.accept)
-        n_sample = n_text_ctx - len(prompt) if self._manifest.kind == SPEECH else None
+        n_sample = options.max_new_tokens
+        if n_sample is None and is_speech:
+            n_sample = n_text_ctx - len(prompt)
 
         def is_hopeless(tokens: Sequence[int]) -> bool:
             return loops([*begun, *tokens], options, self._tokenizer)
 
+        at_any_temperature = DecodeOptions(
+            rules=replace(self._rules, begun=begun),
+            n_text_ctx=n_text_ctx,
+            n_sample=n_sample,
+            seed=options.seed,
+            window_key=window.seek,
+            patience=options.patience,
+            length_penalty=options.length_penalty,
+            acceptance=rule_named(options.accept),
+            history=self._prompts.history,
+            mel=window.heard,
+            content=min(window.n_content_frames / window.n_heard, 1.0),
+            earlier=self._earlier,
+            keeps_sources=options.draft_sources,
+        )
+
         def decode(temperature: float, stops: bool) -> Decoding[WindowResult]:
-            chosen = DecodeOptions(
-                rules=rules,
-                n_text_ctx=n_text_ctx,
-                n_sample=n_sample if options.max_new_tokens is None else options.max_new_tokens,
+            chosen = replace(
+                at_any_temperature,
                 temperature=temperature,
-                seed=options.seed,
-                window_key=encoded.seek,
                 best_of=options.best_of if temperature > 0 else 1,
                 beam_size=1 if temperature > 0 else options.beam_size,
-                patience=options.patience,
-                length_penalty=options.length_penalty,
-                acceptance=acceptance,
-                history=history,
-                mel=encoded.mel,
-                content=min(encoded.n_content_frames / encoded.n_frames, 1.0),
-                earlier=self._earlier,
-                keeps_sources=options.draft_sources,
                 is_hopeless=is_hopeless if stops else None,
             )
-            result = yield from decoding(self._engine, encoded.features, prompt, chosen, guard, n_paths=self._n_paths)
+            result = yield from decoding(self._engine, window.features, prompt, chosen, guard, n_paths=self._n_paths)
             return _behind(begun, result) if begun else result
 
         def thrown_away() -> None:
             guard.end(())
-            _log.info("%.1f s: the text repeats itself or is unlikely: the next temperature", frames_to_s(encoded.seek))
+            _log.info("%.1f s: the text repeats itself or is unlikely: the next temperature", window.start_s)
 
         attempt = yield from decode_with_fallback(
             decode, options, self._tokenizer, thrown_away=thrown_away, counts=counts
@@ -594,32 +588,38 @@ class Transcription(Iterator[Segment]):
         self.speculation = self.speculation.plus(attempt.speculation)
         return attempt
 
-    def _follow(self, encoded: _EncodedWindow, cut: Cut) -> Outcome:
-        """Return the pieces, with their words where those are wanted, and the next window's frame."""
-        if not self._options.word_timestamps:
-            return Outcome(pieces=cut.pieces, seek=encoded.seek + cut.n_advance, last_speech_s=self._last_speech_s)
+    def _follow(self, window: _Window, cut: Cut) -> tuple[Sequence[Piece] | None, int | None]:
+        """As `follow_words`; the pieces have words where those are wanted."""
+        options, n_content_frames = self._options, window.n_content_frames
+        if not options.word_timestamps:
+            return cut.pieces, window.seek + cut.n_advance
         timed = time_words(
             self._engine,
-            encoded.features,
-            list(cut.pieces),
+            window.features,
+            cut.pieces,
             tokenizer=self._tokenizer,
             special=self._manifest.whisper_tokens,
-            language=encoded.language,
-            task=self._options.task,
-            n_content_frames=encoded.n_content_frames,
-            prepend_punctuations=self._options.prepend_punctuations,
-            append_punctuations=self._options.append_punctuations,
+            language=window.language,
+            task=options.task,
+            n_content_frames=n_content_frames,
+            prepend_punctuations=options.prepend_punctuations,
+            append_punctuations=options.append_punctuations,
             last_speech_s=self._last_speech_s,
-            time_offset_s=frames_to_s(encoded.seek),
+            time_offset_s=window.start_s,
         )
-        window = Window(
-            seek=encoded.seek,
-            n_content_frames=encoded.n_content_frames,
-            n_frames=self._manifest.n_frames,
+        pieces, seek = follow_words(
+            cut,
+            timed,
+            seek=window.seek,
+            n_content_frames=n_content_frames,
+            n_window_frames=self._manifest.n_frames,
             last_speech_s=self._last_speech_s,
             ends_within=self._ends_within,
+            threshold_s=options.hallucination_silence_threshold,
         )
-        return follow_words(cut, timed, window, self._options.hallucination_silence_threshold)
+        end_s = last_end_s(pieces or ())
+        self._last_speech_s = self._last_speech_s if end_s is None else end_s
+        return pieces, seek
 
     def _segment(self, piece: Piece, seek: int, attempt: Attempt) -> Segment:
         kind: Callable[..., Segment] = Segment
@@ -653,16 +653,15 @@ class Transcription(Iterator[Segment]):
 
     def _detect_language(self) -> None:
         """Detect the language and keep features that decoding can use."""
-        if self._given is not None and self._options.language_detection_segments == 1:
-            self.language_probabilities = self._languages_of(self._given)
-            self.language = _known(next(iter(self.language_probabilities)))
-            return
         n_frames, n_windows = self._manifest.n_frames, self._options.language_detection_segments
         start, end = self._spans[0]
         is_decoded = start == 0 and (end is None or end >= n_frames)
         is_cut = is_decoded and n_windows == 1 and (self._cuts or not self.audio_context.is_full)
 
         def windows() -> Iterator[dict[str, float]]:
+            if self._given is not None and n_windows == 1:
+                yield self._languages_of(self._given)
+                return
             for i in range(n_windows):
                 window = (self._peeked or self._read(0, end)) if is_cut else None
                 if window is None:
@@ -689,22 +688,10 @@ class Transcription(Iterator[Segment]):
         self.language = self.language or language
         return language
 
-    def _notice_change(self, features: Features, seek: int) -> None:
-        """Say once that a window is in another language than the text is decoded in; a pass over one row."""
-        found, probability = next(iter(self._languages_of(features).items()))
-        if self.language is not None and found != self.language and probability > _SURE_OF_LANGUAGE:
-            self._notices_change = False
-            _log.warning(
-                "%.1f s: sounds like %s, and is decoded as %s like the beginning; with --multilingual each window has "
-                "its own language",
-                *(frames_to_s(seek), found, self.language),
-            )
-
     def _languages_of(self, features: Features) -> dict[str, float]:
         special = self._special
         if isinstance(special, SpeechTokens):
-            context = self._prompts.context if isinstance(self._prompts, SpeechPrompts) else ()
-            return say_language(self._engine, features, special, context)
+            return say_language(self._engine, features, special, self._prompts.context)
         special = self._manifest.whisper_tokens
         return detect_language(self._engine, features, special.sot, dict(special.languages))
 
@@ -736,14 +723,3 @@ class Transcription(Iterator[Segment]):
 
 def _known(language: str) -> str | None:
     return None if language == UNKNOWN_LANGUAGE else language
-
-
-def _prompts(options: TranscribeOptions, bundle: Bundle) -> Prompts | SpeechPrompts:
-    special, dims = bundle.manifest.tokens, bundle.manifest.dims
-    n_text_ctx = dims.n_text_ctx
-    if isinstance(special, SpeechTokens):
-        # Half of the room beside the audio, less the model's own words, is the text's.
-        n_words = len(special.prompt(0, next(iter(special.languages), None)))
-        n_context = (n_text_ctx - dims.n_audio_ctx) // 2 - n_words
-        return SpeechPrompts(options, bundle.tokenizer, special, n_text_ctx=n_text_ctx, n_context=n_context)
-    return Prompts(options, bundle.tokenizer, bundle.manifest.whisper_tokens, n_text_ctx=n_text_ctx)

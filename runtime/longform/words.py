@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,20 +104,6 @@ LONGEST_MEDIAN_S = 0.7
 TRUSTED_SLACK_S = 0.5  # a word may begin or end this much outside its piece before the piece's own time is preferred
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Durations:
-    """Durations of a window's words: the median, and twice that, above which a word is suspected."""
-
-    median_s: float
-    longest_s: float
-
-    @classmethod
-    def of(cls, words: Sequence[WordTokens]) -> _Durations:
-        lengths = [word.end_s - word.start_s for word in words if word.end_s != word.start_s]
-        median_s = min(LONGEST_MEDIAN_S, statistics.median(lengths)) if lengths else 0.0
-        return cls(median_s=median_s, longest_s=2 * median_s)
-
-
 def time_words(
     engine: Engine,
     features: Features,
@@ -163,12 +149,13 @@ def time_words(
     if timed:
         alignment = engine.align(features, [*prompt, *ids, special.eot][: engine.dims.n_text_ctx])
         _set_times(timed, alignment, len(ids), first=len(prompt) - 1, n_content_frames=n_content_frames)
-    durations = _Durations.of(timed)
-    _shorten_at_sentence_marks(timed, durations)
+    lengths = [word.end_s - word.start_s for word in timed if word.end_s != word.start_s]
+    median_s = min(LONGEST_MEDIAN_S, statistics.median(lengths)) if lengths else 0.0
+    _shorten_at_sentence_marks(timed, median_s)
     merge_punctuations(timed, prepend_punctuations, append_punctuations)
     made: list[Piece] = []
     for piece, words in zip(pieces, _dealt(timed, [len(text) for text in texts], time_offset_s), strict=True):
-        made.append(_fit(piece, words, durations, last_speech_s))
+        made.append(_fit(piece, words, median_s, last_speech_s))
         last_speech_s = made[-1].end_s if words else last_speech_s
     return made
 
@@ -224,16 +211,17 @@ def _evidence(scores: NDArray[np.float32], median_width: int) -> NDArray[np.floa
     return total / np.float32(len(scores))
 
 
-def _shorten_at_sentence_marks(words: Sequence[WordTokens], durations: _Durations) -> None:
-    """Give marks that end a sentence, and the words after them, no more than the longest duration."""
-    if durations.median_s == 0:
+def _shorten_at_sentence_marks(words: Sequence[WordTokens], median_s: float) -> None:
+    """Give marks that end a sentence, and the words after them, no more than twice the median duration."""
+    longest_s = 2 * median_s
+    if median_s == 0:
         return
     for before, word in zip(words, words[1:], strict=False):
-        if word.end_s - word.start_s > durations.longest_s:
+        if word.end_s - word.start_s > longest_s:
             if word.text in SENTENCE_MARKS:
-                word.end_s = word.start_s + durations.longest_s
+                word.end_s = word.start_s + longest_s
             elif before.text in SENTENCE_MARKS:
-                word.start_s = word.end_s - durations.longest_s
+                word.start_s = word.end_s - longest_s
 
 
 def _dealt(timed: Sequence[WordTokens], lengths: Sequence[int], offset_s: float) -> Iterator[list[WordTokens]]:
@@ -255,30 +243,30 @@ def _dealt(timed: Sequence[WordTokens], lengths: Sequence[int], offset_s: float)
         yield words
 
 
-def _fit(piece: Piece, words: list[WordTokens], durations: _Durations, last_speech_s: float) -> Piece:
+def _fit(piece: Piece, words: list[WordTokens], median_s: float, last_speech_s: float) -> Piece:
     """The piece with its words, with times moved so that they agree."""
     start_s, end_s = piece.start_s, piece.end_s
     if words:
-        _shorten_after_pause(words, durations, last_speech_s)
+        _shorten_after_pause(words, median_s, last_speech_s)
         first, last = words[0], words[-1]
         if first.start_s < start_s - TRUSTED_SLACK_S and start_s < first.end_s:
-            first.start_s = max(0.0, min(first.end_s - durations.median_s, start_s))
+            first.start_s = max(0.0, min(first.end_s - median_s, start_s))
         else:
             start_s = first.start_s
         if last.start_s < end_s and end_s + TRUSTED_SLACK_S < last.end_s:
-            last.end_s = max(last.start_s + durations.median_s, end_s)
+            last.end_s = max(last.start_s + median_s, end_s)
         else:
             end_s = last.end_s
     done = (Word(start=w.start_s, end=w.end_s, word=w.text, probability=w.probability) for w in words)
     return replace(piece, start_s=start_s, end_s=end_s, words=tuple(done))
 
 
-def _shorten_after_pause(words: list[WordTokens], durations: _Durations, last_speech_s: float) -> None:
+def _shorten_after_pause(words: list[WordTokens], median_s: float, last_speech_s: float) -> None:
     """Let the first two words after a pause last no longer than suspected words may."""
-    longest_s = durations.longest_s
+    longest_s = 2 * median_s
     first = words[0]
     second = words[1] if len(words) > 1 else None
-    if first.end_s - last_speech_s <= 4 * durations.median_s:
+    if first.end_s - last_speech_s <= 4 * median_s:
         return
     pair_is_long = second is not None and second.end_s - first.start_s > 2 * longest_s
     if not pair_is_long and first.end_s - first.start_s <= longest_s:
@@ -297,115 +285,62 @@ _LONG_S = 2.0
 _NEAR_EDGE_S = 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Window:
-    """A window: first frame, frames of content, frames at most; when speech last ended; whether the audio goes on.
+def follow_words(
+    cut: Cut,
+    pieces: Sequence[Piece],
+    *,
+    seek: int,
+    n_content_frames: int,
+    n_window_frames: int,
+    last_speech_s: float,
+    ends_within: Callable[[float, float], bool],
+    threshold_s: float | None,
+) -> tuple[Sequence[Piece] | None, int | None]:
+    """Return what is kept of a window's `pieces`, which have words, and the next window's first frame.
 
-    `ends_within(end_s, limit_s)` says whether less than `limit_s` of audio follows `end_s`.
+    No pieces (None): nothing of the window counts, and it is decoded again from that frame. No frame: the audio ends.
+    cut: how its timestamps divided the window from frame `seek` on; last_speech_s: when speech ended before it;
+    ends_within: says of `(end_s, limit_s)` whether less than `limit_s` of audio follows `end_s`; threshold_s:
+    `hallucination_silence_threshold`, None to keep everything.
     """
-
-    seek: int
-    n_content_frames: int
-    n_frames: int
-    last_speech_s: float
-    ends_within: Callable[[float, float], bool]
-
-    @property
-    def start_s(self) -> float:
-        return frames_to_s(self.seek)
-
-    @property
-    def end_s(self) -> float:
-        return frames_to_s(self.seek + self.n_frames)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The pieces kept, the next window's first frame (None: the end of the audio), and when speech last ended.
-
-    `is_skipped`: the window is decoded again from `seek`, and nothing of it counts.
-    """
-
-    pieces: tuple[Piece, ...]
-    seek: int | None
-    last_speech_s: float
-    is_skipped: bool = False
-
-
-def follow_words(cut: Cut, pieces: Sequence[Piece], window: Window, threshold_s: float | None) -> Outcome:
-    """Return what follows a window whose `pieces` have words; `cut` is how its timestamps divided it.
-
-    threshold_s: `hallucination_silence_threshold`, None to keep everything.
-    """
-    seek: int | None = window.seek + cut.n_advance
-    if not cut.ends_with_single:
-        seek = _seek_behind_words(pieces, window, threshold_s, seek)
-    outcome = Outcome(pieces=tuple(pieces), seek=seek, last_speech_s=window.last_speech_s)
+    start_s, end_s, spoken_s = frames_to_s(seek), frames_to_s(seek + n_window_frames), last_end_s(pieces)
+    following: int | None = seek + cut.n_advance
+    if not cut.ends_with_single and spoken_s is not None and spoken_s > start_s:
+        is_near_end = threshold_s is not None and end_s - spoken_s <= threshold_s
+        following = seek + n_content_frames if is_near_end else s_to_frames(spoken_s)
     if threshold_s is not None:
-        outcome = _without_hallucinations(outcome, window, threshold_s)
-    if outcome.seek is not None and outcome.seek <= window.seek:
-        outcome = replace(outcome, seek=window.seek + window.n_content_frames)
-    end_s = None if outcome.is_skipped else last_end_s(outcome.pieces)
-    return outcome if end_s is None else replace(outcome, last_speech_s=end_s)
+        first = _next_with_words(pieces)
+        if first is not None and first.start_s - start_s > threshold_s and _is_anomalous(first):
+            return None, seek + max(1, s_to_frames(first.start_s - start_s))
+        for i, piece in enumerate(pieces):
+            if not piece.words:
+                continue
+            next_piece = _next_with_words(pieces[i + 1 :])
+            next_s = start_s + frames_to_s(n_content_frames) if next_piece is None else next_piece.words[0].start
+            is_behind_silence = (
+                piece.start_s - last_speech_s > threshold_s
+                or piece.start_s < threshold_s
+                or piece.start_s - start_s < _NEAR_EDGE_S
+            )
+            is_before_silence = (
+                next_s - piece.end_s > threshold_s
+                or (next_piece is not None and _is_anomalous(next_piece))
+                or end_s - piece.end_s < _NEAR_EDGE_S
+            )
+            if is_behind_silence and is_before_silence and _is_anomalous(piece):
+                is_last = ends_within(piece.end_s, threshold_s)
+                pieces, following = pieces[:i], None if is_last else s_to_frames(max(start_s + 1, piece.start_s))
+                break
+            last_speech_s = piece.end_s
+    if following is not None and following <= seek:
+        following = seek + n_content_frames
+    return pieces, following
 
 
 def last_end_s(pieces: Sequence[Piece]) -> float | None:
     """Return when the last word ends; without words the last piece; None without pieces."""
     words = (word.end for piece in reversed(pieces) for word in reversed(piece.words))
     return next(words, pieces[-1].end_s if pieces else None)
-
-
-def _seek_behind_words(
-    pieces: Sequence[Piece], window: Window, threshold_s: float | None, seek: int | None
-) -> int | None:
-    """The end of the last word, unless less than the threshold of the window follows it."""
-    end_s = last_end_s(pieces)
-    if end_s is None or end_s <= window.start_s:
-        return seek
-    if threshold_s is None or window.end_s - end_s > threshold_s:
-        return s_to_frames(end_s)
-    return window.seek + window.n_content_frames
-
-
-def _without_hallucinations(outcome: Outcome, window: Window, threshold_s: float) -> Outcome:
-    pieces = outcome.pieces
-    first = _next_with_words(pieces)
-    if first is not None and _is_anomalous(first):
-        gap_s = first.start_s - window.start_s
-        if gap_s > threshold_s:
-            return replace(outcome, pieces=(), seek=window.seek + max(1, s_to_frames(gap_s)), is_skipped=True)
-    last_end = window.last_speech_s
-    for i, piece in enumerate(pieces):
-        if not piece.words:
-            continue
-        if _is_anomalous(piece) and _is_between_silences(piece, pieces[i + 1 :], window, last_end, threshold_s):
-            seek: int | None = s_to_frames(max(window.start_s + 1, piece.start_s))
-            if window.ends_within(piece.end_s, threshold_s):
-                seek = None
-            return replace(outcome, pieces=pieces[:i], seek=seek)
-        last_end = piece.end_s
-    return outcome
-
-
-def _is_between_silences(
-    piece: Piece, following: Sequence[Piece], window: Window, last_end_s: float, threshold_s: float
-) -> bool:
-    following_piece = _next_with_words(following)
-    if following_piece is None:
-        next_start_s = window.start_s + frames_to_s(window.n_content_frames)
-    else:
-        next_start_s = following_piece.words[0].start
-    before = (
-        piece.start_s - last_end_s > threshold_s
-        or piece.start_s < threshold_s
-        or piece.start_s - window.start_s < _NEAR_EDGE_S
-    )
-    after = (
-        next_start_s - piece.end_s > threshold_s
-        or (following_piece is not None and _is_anomalous(following_piece))
-        or window.end_s - piece.end_s < _NEAR_EDGE_S
-    )
-    return before and after
 
 
 def _next_with_words(pieces: Sequence[Piece]) -> Piece | None:
