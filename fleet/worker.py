@@ -162,7 +162,7 @@ def _find_speech(
         language=language,
         language_probability=probability,
         duration_s=stream.read_s,
-        spans=tuple(cast(SpeechAudio, pieces.speech).times.spans),
+        spans=tuple(cast(SpeechAudio, pieces.speech).spans),
         sizes=tuple(sizes),
         firsts=tuple(firsts),
     )

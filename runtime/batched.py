@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -142,12 +141,7 @@ def speech_pieces(source: AudioStream, vad: VadOptions, max_s: float) -> Pieces:
     speech = SpeechAudio(source, replace(vad, max_speech_duration_s=max_s))
     held = HeldAudio(speech)
     duration_s = source.duration_s or 0.0
-
-    def ends() -> list[int]:
-        """Where each stretch of speech found so far ends, in samples of the speech."""
-        return list(accumulate(end - start for start, end in speech.times.spans))
-
-    chunks = speech_chunks(held, round(max_s * SAMPLE_RATE), ends)
+    chunks = speech_chunks(held, round(max_s * SAMPLE_RATE), lambda: speech.ends)
     return Pieces(chunks, held, source, speech, duration_s, duration_s)
 
 
@@ -159,43 +153,6 @@ class _Text:
     transcription: Transcription
     seat: int
     segments: Callable[[], list[Segment]] | None = None
-
-
-class _Seats:
-    """The places of the texts that are decoded together. Each has a drafter, the first the one that was given.
-
-    guard: round that drafter, for what is learned; n_wanted: texts that were asked for last.
-    """
-
-    def __init__(self, n_seats: int, drafter: Drafter | None) -> None:
-        self.free = list(range(n_seats))
-        self.guard = Guard(drafter)
-        self.n_wanted = n_seats
-        self._drafters: dict[int, Drafter | None] = {0: drafter}
-
-    def take(self) -> tuple[int, Drafter | None]:
-        """The first free seat, and its drafter."""
-        seat = self.free.pop(0)
-        if seat not in self._drafters:
-            guard = self.guard.another()
-            self._drafters[seat] = None if guard is None else guard.drafter
-        return seat, self._drafters[seat]
-
-    def give_back(self, seat: int) -> None:
-        """Whoever had the seat is over."""
-        bisect.insort(self.free, seat)
-
-    def close(self) -> None:
-        """Close the drafters that were made here."""
-        for seat, drafter in self._drafters.items():
-            if seat and drafter is not None:
-                Guard(drafter).close()
-
-
-def _n_seats(batch_size: int, options: TranscribeOptions, n_shared: int) -> int:
-    """How many pieces can be decoded together: a piece may be several texts, of which `n_shared` can share a pass."""
-    n_own = options.best_of if options.temperature[0] > 0 else options.beam_size
-    return max(1, min(batch_size, n_shared // (n_own + (n_own > 1))))
 
 
 class PieceTranscription(Iterator[Segment]):
@@ -217,7 +174,12 @@ class PieceTranscription(Iterator[Segment]):
     ) -> None:
         self._engine, self._bundle, self._pieces, self._options = engine, bundle, pieces, options
         self._on_progress = on_progress
-        self._seats = _Seats(_n_seats(batch_size, options, engine.n_texts), drafter)
+        n_own = options.best_of if options.temperature[0] > 0 else options.beam_size
+        n_texts = n_own + (n_own > 1)  # of a piece; so many of all can share a pass
+        # Seats of the pieces that are decoded together. Each has a drafter of its own, the first the given one.
+        self._free = list(range(max(1, min(batch_size, engine.n_texts // n_texts))))
+        self._drafters: dict[int, Drafter | None] = {0: drafter}
+        self._guard = Guard(drafter)  # for what is learned
         # Made now for what it refuses: a language or task that the model does not have.
         first = Transcription(engine, bundle, open_audio(SILENCE), options, drafter=drafter)
         self.language = first.language
@@ -250,23 +212,29 @@ class PieceTranscription(Iterator[Segment]):
         self.find_language()
         self._options = replace(self._options, language=self.language)
         n_segments = 0
-        with contextlib.closing(self._seats), contextlib.closing(Together[_Text, list[Segment]]()) as sharing:
-            for text in self._in_order(sharing):
+        with contextlib.ExitStack() as stack, contextlib.closing(Together[_Text, list[Segment]]()) as sharing:
+            for text in self._in_order(sharing, stack):
                 for segment in self._said(text):
-                    yield replace(self._placed(segment, text.chunk), id=n_segments)
+                    _move(segment, text.chunk.start_s)
+                    segment.id = n_segments
                     n_segments += 1
+                    yield segment
 
-    def _in_order(self, sharing: Together[_Text, list[Segment]]) -> Iterator[_Text]:
-        """The texts of the pieces, each as soon as it and those before are over. `sharing` has those in work."""
+    def _in_order(self, sharing: Together[_Text, list[Segment]], stack: contextlib.ExitStack) -> Iterator[_Text]:
+        """The texts of the pieces, each as soon as it and those before are over. `sharing` has those in work.
+
+        stack: closes the drafters that are made here.
+        """
         texts = deque[_Text]()  # not yet given out
         failure: AudioError | None = None
         while True:
-            while failure is None and self._seats.free:
-                new, failure = self._seated()
+            while failure is None and self._free:
+                n_wanted = len(self._free)
+                new, failure = self._seated(stack)
                 texts += new
                 self._encode(new)
                 self._over(one for text in new for one in sharing.add(text, text.transcription.steps()))
-                if len(new) < self._seats.n_wanted:
+                if len(new) < n_wanted:
                     break
             while texts and texts[0].segments is not None:
                 yield texts.popleft()
@@ -276,14 +244,18 @@ class PieceTranscription(Iterator[Segment]):
         if failure is not None:
             raise failure
 
-    def _seated(self) -> tuple[list[_Text], AudioError | None]:
+    def _seated(self, stack: contextlib.ExitStack) -> tuple[list[_Text], AudioError | None]:
         """The next pieces for the free seats, and why there are no more, if that is an error."""
         new: list[_Text] = []
-        self._seats.n_wanted = len(self._seats.free)
         try:
-            for chunk in itertools.islice(self._pieces.chunks, self._seats.n_wanted):
-                seat, drafter = self._seats.take()
-                stream = open_audio(chunk.samples)
+            for chunk in itertools.islice(self._pieces.chunks, len(self._free)):
+                seat = self._free.pop(0)
+                if seat not in self._drafters:
+                    guard = self._guard.another()
+                    self._drafters[seat] = None if guard is None else guard.drafter
+                    if guard is not None:
+                        stack.callback(guard.close)
+                stream, drafter = open_audio(chunk.samples), self._drafters[seat]
                 said = Transcription(self._engine, self._bundle, stream, self._options, drafter=drafter, n_paths=1)
                 new.append(_Text(chunk, said, seat))
         except AudioError as error:
@@ -292,7 +264,6 @@ class PieceTranscription(Iterator[Segment]):
 
     def _encode(self, texts: Sequence[_Text]) -> None:
         """Encode the windows of these, those of one length together."""
-        # By what can share a pass: windows of one length.
         heard: dict[tuple[int, bool], list[tuple[Transcription, NDArray[np.float32]]]] = {}
         for text in texts:
             if (sound := text.transcription.peek()) is not None:
@@ -313,7 +284,7 @@ class PieceTranscription(Iterator[Segment]):
         """Free the seats of texts that are over."""
         for one in ended:
             one.key.segments = one.result
-            self._seats.give_back(one.key.seat)
+            bisect.insort(self._free, one.key.seat)
 
     def _said(self, text: _Text) -> list[Segment]:
         """The segments of a text that is over. Raises what went wrong in it."""
@@ -322,7 +293,7 @@ class PieceTranscription(Iterator[Segment]):
         self.speculation = replace(
             self.speculation.plus(said.speculation),
             drafter=self.speculation.drafter,
-            learning=self._seats.guard.learning,
+            learning=self._guard.learning,
         )
         self.audio_context.add(said.audio_context)
         self.drafter_error = self.drafter_error or said.drafter_error
@@ -333,20 +304,12 @@ class PieceTranscription(Iterator[Segment]):
             self._on_progress(end_s if speech is None else speech.original_time(end_s, is_end=True))
         return segments
 
-    def _placed(self, segment: Segment, chunk: Chunk) -> Segment:
-        """`segment` of the chunk at its place in the speech, times to the millisecond as faster-whisper gives them."""
-        return replace(
-            segment,
-            seek=segment.seek + int(chunk.start_s * SAMPLE_RATE / HOP_SAMPLES),
-            start=round(segment.start + chunk.start_s, 3),
-            end=round(segment.end + chunk.start_s, 3),
-            words=None
-            if segment.words is None
-            else [
-                replace(word, start=round(word.start + chunk.start_s, 3), end=round(word.end + chunk.start_s, 3))
-                for word in segment.words
-            ],
-        )
+
+def _move(segment: Segment, offset_s: float) -> None:
+    """Move a segment to its place in the speech, times to the millisecond as faster-whisper gives them."""
+    segment.seek += int(offset_s * SAMPLE_RATE / HOP_SAMPLES)
+    for one in (segment, *(segment.words or ())):
+        one.start, one.end = round(one.start + offset_s, 3), round(one.end + offset_s, 3)
 
 
 def _signature() -> inspect.Signature:

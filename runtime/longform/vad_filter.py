@@ -29,47 +29,40 @@ _N_DIGITS = 2
 
 
 class SpeechMap:
-    """The place of each span of speech in the concatenated speech, and the silence cut out before it."""
+    """The place of each span of speech in the concatenated speech, and the silence cut out before it.
+
+    ends: of each span, in samples of the concatenated speech.
+    """
 
     def __init__(self) -> None:
-        self._ends = array("q")  # of each span, in samples of the concatenated speech
+        self.ends = array("q")
         self._silences = array("q")  # samples cut out before each span
 
     @classmethod
     def of(cls, spans: Iterable[Span]) -> SpeechMap:
         """The map of these spans, in order."""
-        made = cls()
+        made = SpeechMap()
         for start, end in spans:
             made.add(Piece(start=start, end=end, is_new=True))
         return made
 
     def add(self, piece: Piece) -> None:
         """Add the next piece of speech, in order."""
-        n_speech = self.n_samples
         if piece.is_new:
-            self._silences.append(piece.start - n_speech)
-            self._ends.append(n_speech)
-        self._ends[-1] += piece.end - piece.start
+            self._silences.append(piece.start - self.n_samples)
+            self.ends.append(self.n_samples)
+        self.ends[-1] += piece.end - piece.start
 
     @property
     def n_samples(self) -> int:
         """Samples of speech so far."""
-        return self._ends[-1] if self._ends else 0
+        return self.ends[-1] if self.ends else 0
 
     @property
     def spans(self) -> list[Span]:
         """The spans so far, in samples of the original audio; touching ones stay apart."""
-        starts = [0, *self._ends]
-        return [(start + cut, end + cut) for start, end, cut in zip(starts, self._ends, self._silences, strict=False)]
-
-    def span_index(self, time_s: float, *, is_end: bool = False) -> int:
-        """Return the span of a time of the concatenated speech; at a border the later one, unless `is_end`."""
-        sample = int(time_s * _SAMPLE_RATE)
-        if is_end:
-            index = bisect_left(self._ends, sample)
-            if index < len(self._ends) and self._ends[index] == sample:
-                return index
-        return min(bisect_right(self._ends, sample), len(self._ends) - 1)
+        starts = [0, *self.ends]
+        return [(start + cut, end + cut) for start, end, cut in zip(starts, self.ends, self._silences, strict=False)]
 
     def restored(self, segment: Segment) -> Segment:
         """Return the segment with its own and its words' times in the original audio.
@@ -81,7 +74,7 @@ class SpeechMap:
             return replace(segment, start=start, end=end)
         words = []
         for word in segment.words:
-            index = self.span_index((word.start + word.end) / 2)
+            index = self._span_index((word.start + word.end) / 2)
             start, end = (self.original_time(time_s, span_index=index) for time_s in (word.start, word.end))
             words.append(replace(word, start=start, end=end))
         return replace(segment, start=words[0].start, end=words[-1].end, words=words)
@@ -92,10 +85,14 @@ class SpeechMap:
         is_end: whether the time ends something, so that at a border it belongs to the span before; span_index: the
         span, where it is known. Without any speech the time stays as it is.
         """
-        if not self._ends:
+        if not self.ends:
             return round(time_s, _N_DIGITS)
-        index = self.span_index(time_s, is_end=is_end) if span_index is None else span_index
+        index = self._span_index(time_s, is_end=is_end) if span_index is None else span_index
         return round(self._silences[index] / _SAMPLE_RATE + time_s, _N_DIGITS)
+
+    def _span_index(self, time_s: float, *, is_end: bool = False) -> int:
+        bisect = bisect_left if is_end else bisect_right
+        return min(bisect(self.ends, int(time_s * _SAMPLE_RATE)), len(self.ends) - 1)
 
 
 _BLOCK_FRAMES = 16
@@ -110,58 +107,44 @@ def make_detector(options: VadOptions) -> Detector:
     return SileroDetector(store.find_file("silero-vad")) if options.detector == "silero" else EnergyDetector()
 
 
-class SpeechAudio:
+class SpeechAudio(SpeechMap):
     """The speech of an audio stream, end to end, read like the stream itself, which stays the caller's to close.
 
-    Errors: what the stream's `read` raises, and ModelError, ResourceError and Interrupted of the detector.
+    It is the map of its times, too. is_ended: whether the original audio was read to its end. Errors: what the
+    stream's `read` raises, and ModelError, ResourceError and Interrupted of the detector.
     """
 
     def __init__(
         self, stream: AudioStream, options: VadOptions | None = None, *, detector: Detector | None = None
     ) -> None:
+        super().__init__()
         self.name = stream.name
         self.options = VadOptions() if options is None else options
-        self.times = SpeechMap()
+        self.is_ended = False
         self._stream, self._is_owner = stream, False
         self._detector = make_detector(self.options) if detector is None else detector
         self._finder = SpanFinder(self.options)
         self._held = np.zeros(0, np.float32)  # samples of the original audio, from `_held_from` on
-        self._held_from = 0
-        self._n_read = 0
-        self._is_ended = False
+        self._held_from = self._n_read = self._n_given = 0
         self._ready: list[NDArray[np.float32]] = []
-        self._n_given = 0
 
     @property
     def duration_s(self) -> float | None:
         """Seconds of the original audio: what its stream says, and once that has ended what was read."""
-        return self._n_read / _SAMPLE_RATE if self._is_ended else self._stream.duration_s
+        return self._n_read / _SAMPLE_RATE if self.is_ended else self._stream.duration_s
 
     @property
     def duration_after_vad_s(self) -> float:
         """Seconds of speech found so far; those of the whole audio once it has ended."""
-        return self.times.n_samples / _SAMPLE_RATE
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether the original audio was read to its end."""
-        return self._is_ended
+        return self.n_samples / _SAMPLE_RATE
 
     def read(self, n_samples: int) -> NDArray[np.float32]:
         """Return the next samples of speech, float32 [<= n_samples]; fewer only at the end, then empty."""
-        while self.times.n_samples - self._n_given < n_samples and not self._is_ended:
+        while self.n_samples - self._n_given < n_samples and not self.is_ended:
             self._fetch()
         given = take(self._ready, n_samples)
         self._n_given += len(given)
         return given
-
-    def original_time(self, time_s: float, *, is_end: bool = False) -> float:
-        """Return seconds of the original audio for `time_s` of the speech; see `SpeechMap.original_time`."""
-        return self.times.original_time(time_s, is_end=is_end)
-
-    def restored(self, segment: Segment) -> Segment:
-        """Return the segment with its times in the original audio."""
-        return self.times.restored(segment)
 
     def again(self) -> SpeechAudio | None:
         """Return the same speech from its beginning, to be closed; None where the audio can be read only once.
@@ -188,25 +171,20 @@ class SpeechAudio:
         n_whole = len(block) - len(block) % FRAME_SAMPLES
         pieces = self._pieces(self._detector.push(block[:n_whole].reshape(-1, FRAME_SAMPLES)))
         if len(block) < _BLOCK_FRAMES * FRAME_SAMPLES:
-            self._is_ended = True
+            self.is_ended = True
             pieces += self._pieces(self._detector.finish(block[n_whole:]))
             pieces += self._finder.finish(self._n_read)
         for piece in pieces:
-            self._let_out(piece)
-        n_old = min(self._finder.held_from - self._held_from, len(self._held))
-        if self._is_ended:
-            n_old = len(self._held)
-        if n_old > 0:
-            self._held = self._held[n_old:].copy()
-            self._held_from += n_old
+            self.add(piece)
+            if piece.end > piece.start:
+                self._ready.append(self._held[piece.start - self._held_from : piece.end - self._held_from].copy())
+        held_from = self._n_read if self.is_ended else min(self._finder.held_from, self._n_read)
+        if held_from > self._held_from:
+            self._held = self._held[held_from - self._held_from :].copy()
+            self._held_from = held_from
 
     def _pieces(self, probabilities: NDArray[np.float32]) -> list[Piece]:
         return [piece for probability in probabilities for piece in self._finder.push(float(probability))]
-
-    def _let_out(self, piece: Piece) -> None:
-        self.times.add(piece)
-        if piece.end > piece.start:
-            self._ready.append(self._held[piece.start - self._held_from : piece.end - self._held_from].copy())
 
 
 def find_speech(
@@ -216,4 +194,4 @@ def find_speech(
     speech = SpeechAudio(stream, options, detector=detector)
     while len(speech.read(1 << 16)):
         pass
-    return speech.times.spans
+    return speech.spans

@@ -100,7 +100,7 @@ def test_it_gives_the_samples_of_its_spans_for_any_reads(
     options = VadOptions(min_silence_duration_ms=min_silence_ms)
     stream = SpeechAudio(open_audio(samples), options, detector=Scripted(values, delay))
     got = read(stream, [*sizes, 10_000])
-    spans = stream.times.spans
+    spans = stream.spans
     assert spans == find_speech(open_audio(samples), options, detector=Scripted(values, delay))
     np.testing.assert_array_equal(got, np.concatenate([samples[:0], *(samples[a:b] for a, b in spans)]))
     assert stream.duration_after_vad_s == len(got) / 16_000 and stream.is_ended
@@ -112,7 +112,7 @@ def test_energy_spans_do_not_depend_on_the_reads() -> None:
     results = []
     for sizes in ([1 << 20], [160], [7919, 31]):
         stream = SpeechAudio(open_audio(samples))
-        results.append((stream.times.spans, read(stream, sizes).tobytes()))
+        results.append((stream.spans, read(stream, sizes).tobytes()))
         assert stream.name == "array"
     assert results[1][1] == results[0][1] == results[2][1] and len(results[0][1]) > 40_000
 
@@ -156,7 +156,7 @@ def test_memory_does_not_grow_with_the_length() -> None:
         now, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert source.at == 480 * 16_000 and 20 < len(stream.times.spans) < 100
+    assert source.at == 480 * 16_000 and 20 < len(stream.spans) < 100
     assert now - before < 500_000 and peak - before < 4_000_000
 
 

@@ -6,7 +6,7 @@ import bisect
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import GeneratorType, ModuleType, SimpleNamespace
+from types import GeneratorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ class Speech:
         self._ends_s = np.cumsum([(b - a) / RATE for a, b in spans]).tolist()
         self._removed_s = [a - sum(y - x for x, y in SPANS_S[:i]) for i, (a, _) in enumerate(SPANS_S)]
         self.duration_after_vad_s = len(self._left) / RATE
-        self.times = SimpleNamespace(spans=spans)
+        self.ends = np.cumsum([b - a for a, b in spans])
 
     def read(self, n_samples: int) -> NDArray[np.float32]:
         block, self._left = self._left[:n_samples], self._left[n_samples:]
