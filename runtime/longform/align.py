@@ -12,7 +12,6 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -33,22 +32,10 @@ from .transcribe import compression_ratio
 from .windows import AudioContext, Piece, frames_to_s
 from .words import time_words
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Unit:
-    """A word of the text, or a character where words have no spaces between them, and the line it is in."""
-
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """What is said in a window from frame `seek` on, of which `n_frames` are audio."""
-
-    seek: int
-    n_frames: int
-    units: tuple[_Unit, ...]
+_Unit = tuple[int, str]
+"""The number of the line that a word is in, and the word, or a character where words have no spaces between them."""
+_Part = tuple[int, int, list[_Unit]]
+"""The first frame of a window, how many of its frames are audio, and what is said there."""
 
 
 def align_text(
@@ -74,58 +61,57 @@ def align_text(
     require_align(bundle.manifest, bundle.path)
     joint = "" if language in UNSPACED_LANGUAGES else " "
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    units = [_Unit(line=i, text=unit) for i, line in enumerate(lines) for unit in _units(line, joint)]
+    units = [(number, unit) for number, line in enumerate(lines) for unit in _units(line, joint)]
     if not units:
         raise UsageError("text: holds no words")
     n_frames = max(1, len(samples) // HOP_SAMPLES)
     if n_frames <= bundle.manifest.n_frames:
-        parts = [_Part(seek=0, n_frames=n_frames, units=tuple(units))]
+        parts = [(0, n_frames, units)]
     else:
         parts = _parts(units, list(transcribed()), n_frames, bundle.manifest.n_frames, joint)
-    words: list[list[Word]] = [[] for _ in lines]
+    words: dict[int, list[Word]] = {}
     seeks: dict[int, int] = {}
-    dims, special, tokenizer = bundle.manifest.dims, bundle.manifest.whisper_tokens, bundle.tokenizer
-    n_prompt = len(special.prompt(language, timestamps=False))
+    dims, special, encode = bundle.manifest.dims, bundle.manifest.whisper_tokens, bundle.tokenizer.encode
+    n_most = dims.n_text_ctx - len(special.prompt(language, timestamps=False)) - 1
     last_speech_s = 0.0
     context = AudioContext("full", bundle.manifest)
     with open_audio(samples) as stream:
         mels = MelStream(stream, dims.n_mels, bundle.manifest.n_frames, again=stream.again)
-        for part in parts:
-            numbers, pieces = _pieces(part, joint, tokenizer.encode)
-            n_ids = sum(len(piece.tokens) for piece in pieces)
-            if n_ids + n_prompt + 1 > dims.n_text_ctx:
+        for seek, n_content_frames, said in parts:
+            start_s, end_s = frames_to_s(seek), frames_to_s(seek + n_content_frames)
+            pieces: dict[int, Piece] = {}
+            for number, group in groupby(said, key=lambda unit: unit[0]):
+                tokens = encode(joint + joint.join(unit for _, unit in group))
+                pieces[number] = Piece(start_s=start_s, end_s=end_s, tokens=tuple(tokens))
+            n_ids = sum(len(piece.tokens) for piece in pieces.values())
+            if n_ids > n_most:
                 raise UsageError(
-                    f"text: {n_ids} tokens for the {frames_to_s(part.n_frames):.1f} s of audio from "
-                    f"{frames_to_s(part.seek):.1f} s on, more than the {dims.n_text_ctx - n_prompt - 1} that the model "
-                    "takes; is this what is said there?"
+                    f"text: {n_ids} tokens for the {frames_to_s(n_content_frames):.1f} s of audio from {start_s:.1f} s "
+                    f"on, more than the {n_most} that the model takes; is this what is said there?"
                 )
-            mel, _ = mels.window(part.seek, part.n_frames)
+            mel, _ = mels.window(seek, n_content_frames)
             timed = time_words(
                 engine,
-                engine.encode(context.sound(mel, part.n_frames).mel),
-                pieces,
-                tokenizer=tokenizer,
+                engine.encode(context.sound(mel, n_content_frames).mel),
+                list(pieces.values()),
+                tokenizer=bundle.tokenizer,
                 special=special,
                 language=language,
                 task="transcribe",
-                n_content_frames=part.n_frames,
+                n_content_frames=n_content_frames,
                 prepend_punctuations=prepend_punctuations,
                 append_punctuations=append_punctuations,
                 last_speech_s=last_speech_s,
-                time_offset_s=frames_to_s(part.seek),
+                time_offset_s=start_s,
             )
-            spoken = [(number, piece) for number, piece in zip(numbers, timed, strict=True) if piece.words]
-            end_s = frames_to_s(part.seek + part.n_frames)
-            settled = settle([piece for _, piece in spoken], last_speech_s, end_s)
-            for (number, _), piece in zip(spoken, settled, strict=True):
-                seeks.setdefault(number, part.seek)
-                words[number] += piece.words
+            spoken = {number: piece for number, piece in zip(pieces, timed, strict=True) if piece.words}
+            for number, piece in zip(spoken, settle(list(spoken.values()), last_speech_s, end_s), strict=True):
+                seeks.setdefault(number, seek)
+                words.setdefault(number, []).extend(piece.words)
                 last_speech_s = piece.end_s
     return [
-        _segment(id_, joint + line, tokenizer.encode(joint + line), found, seeks[number])
-        for id_, (number, (line, found)) in enumerate(
-            ((n, item) for n, item in enumerate(zip(lines, words, strict=True)) if item[1]), start=1
-        )
+        _segment(id_, joint + lines[number], encode(joint + lines[number]), words[number], seeks[number])
+        for id_, number in enumerate(sorted(words), start=1)
     ]
 
 
@@ -133,20 +119,14 @@ def _units(line: str, joint: str) -> list[str]:
     return line.split() if joint else [character for character in line if not character.isspace()]
 
 
-def _parts(
-    units: Sequence[_Unit], segments: Sequence[Segment], n_frames: int, n_window: int, joint: str
-) -> list[_Part]:
+def _parts(units: list[_Unit], segments: Sequence[Segment], n_frames: int, n_window: int, joint: str) -> list[_Part]:
     """The windows of the transcription with the units that are said in them; windows without any are left out."""
     seeks = sorted({0, *(segment.seek for segment in segments)})
     spoken = [(_plain(unit), seeks.index(s.seek)) for s in segments for unit in _units(s.text, joint)]
-    places = _places([_plain(unit.text) for unit in units], spoken, len(seeks))
+    places = _places([_plain(unit) for _, unit in units], spoken, len(seeks))
     ends = [*seeks[1:], n_frames]
     return [
-        _Part(
-            seek=seeks[place],
-            n_frames=max(1, min(n_window, ends[place] - seeks[place])),
-            units=tuple(unit for unit, _ in group),
-        )
+        (seeks[place], max(1, min(n_window, ends[place] - seeks[place])), [unit for unit, _ in group])
         for place, group in groupby(zip(units, places, strict=True), key=lambda item: item[1])
     ]
 
@@ -172,17 +152,6 @@ def _places(wanted: Sequence[str], spoken: Sequence[tuple[str, int]], n_windows:
 def _plain(text: str) -> str:
     """`text` to compare by: in lower case, without punctuation."""
     return re.sub(r"\W", "", text.casefold()) or text
-
-
-def _pieces(part: _Part, joint: str, encode: Callable[[str], list[int]]) -> tuple[list[int], list[Piece]]:
-    """The lines of a part by their numbers, and a piece for each."""
-    start_s, end_s = frames_to_s(part.seek), frames_to_s(part.seek + part.n_frames)
-    numbers, pieces = [], []
-    for line, group in groupby(part.units, key=lambda unit: unit.line):
-        said = joint + joint.join(unit.text for unit in group)
-        numbers.append(line)
-        pieces.append(Piece(start_s=start_s, end_s=end_s, tokens=tuple(encode(said))))
-    return numbers, pieces
 
 
 def _segment(id_: int, text: str, tokens: list[int], words: list[Word], seek: int) -> Segment:

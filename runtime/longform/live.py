@@ -189,18 +189,15 @@ class LiveTranscriber:
         self._is_finished = True
         try:
             self._voice.finish()
-            updates = self._end_utterances()
-            if self._voice.first is not None:
-                updates += self._end_utterance(self._voice.last)
+            return self._end_utterances()
         finally:
             self.close()
-        return updates
 
     def close(self) -> None:
         """Close the drafter that was made for this call, which keeps what it learned. A second call does nothing."""
-        owned, self._owned = self._owned, None
-        if owned is not None:
-            owned.close()
+        if self._owned is not None:
+            self._owned.close()
+        self._owned = None
 
     def updates(self, blocks: Iterable[NDArray[np.float32]]) -> Iterator[LiveUpdate]:
         """The changes that `blocks` make, as they come, up to their end."""
@@ -229,22 +226,17 @@ class LiveTranscriber:
         return updates
 
     def _end_utterances(self) -> list[LiveUpdate]:
+        """Confirm the text of the utterances that are over, and drop their audio. Returns the changes."""
         updates: list[LiveUpdate] = []
         while (last := self._voice.ended) is not None:
-            updates += self._end_utterance(last)
-        return updates
-
-    def _end_utterance(self, last: int) -> list[LiveUpdate]:
-        """Confirm the text up to sample `last`, and drop its audio."""
-        updates = self._last_pass(last + _TRAIL_SAMPLES - self._origin)
-        self._voice.forget(last)
-        self._seam = []
-        text_range, self._text_range = self._text_range, None
-        if text_range is not None:
-            mark = LiveUpdate(
-                confirmed="", tentative="", start_s=text_range[0], end_s=text_range[1], ends_utterance=True
-            )
-            updates.append(mark)
+            updates += self._last_pass(last + _TRAIL_SAMPLES - self._origin)
+            self._voice.forget(last)
+            self._seam = []
+            if self._text_range is not None:
+                start_s, end_s = self._text_range
+                mark = LiveUpdate(confirmed="", tentative="", start_s=start_s, end_s=end_s, ends_utterance=True)
+                updates.append(mark)
+            self._text_range = None
         return updates
 
     def _look(self, *, must_cut: bool = False) -> list[LiveUpdate]:
@@ -258,13 +250,11 @@ class LiveTranscriber:
             can_leave_last = len(segments) > 1 and round(segments[-1].start * SAMPLE_RATE_HZ) >= self._n_step
             n_before = len(segments) - can_leave_last
         updates = self._update(segments, n_before, self._held)
-        if n_before == len(segments) and must_cut:
+        left = segments[n_before:]
+        if left and n_before:
+            self._cut(self._quietest(segments[n_before - 1].end, left[0].start), left)
+        elif must_cut:
             self._cut(self._held, [])
-        elif n_before:
-            end_s, start_s = segments[n_before - 1].end, segments[n_before].start
-            self._cut(
-                self._quietest(round(end_s * SAMPLE_RATE_HZ), round(start_s * SAMPLE_RATE_HZ)), segments[n_before:]
-            )
         return updates
 
     def _last_pass(self, n_samples: int) -> list[LiveUpdate]:
@@ -357,11 +347,12 @@ class LiveTranscriber:
         self._voice.forget(self._origin + n_samples)
         self._drop(n_samples)
 
-    def _quietest(self, end: int, start: int) -> int:
-        """Return the sample to cut at between a segment that ends at `end` and the next, which starts at `start`.
+    def _quietest(self, end_s: float, start_s: float) -> int:
+        """Return the sample to cut at between the end of a segment and the start of the next.
 
         It is the quietest moment there or within a quarter of a second, since a predicted time may lie in a word.
         """
+        end, start = round(end_s * SAMPLE_RATE_HZ), round(start_s * SAMPLE_RATE_HZ)
         first = max(_CUT_HOP_SAMPLES, end - _CUT_REACH_SAMPLES)
         last = min(self._held, max(start, end) + _CUT_REACH_SAMPLES)
         hops = range(first, last - _CUT_HOP_SAMPLES, _CUT_HOP_SAMPLES)
@@ -396,7 +387,7 @@ class _Voice:
         self._detector = EnergyDetector(future_frames=_FUTURE_FRAMES)
         self._rest = np.zeros(0, np.float32)
         self._n_frames = 0
-        self._is_on = False
+        self._is_on = self._is_finished = False
         self._utterances: list[tuple[int, int]] = []  # first sample, and the one after the last
 
     @property
@@ -412,8 +403,8 @@ class _Voice:
     @property
     def ended(self) -> int | None:
         """The sample after the first utterance, if it is known to be over."""
-        judged = self._n_frames * FRAME_SAMPLES
-        if len(self._utterances) > 1 or (self._utterances and judged - self.last >= self._n_silence):
+        is_last_over = self._is_finished or self._n_frames * FRAME_SAMPLES - self.last >= self._n_silence
+        if len(self._utterances) > 1 or (self._utterances and is_last_over):
             return self._utterances[0][1]
         return None
 
@@ -425,8 +416,9 @@ class _Voice:
         self._note(self._detector.push(samples[:n_whole].reshape(-1, FRAME_SAMPLES)))
 
     def finish(self) -> None:
-        """End the audio."""
+        """End the audio, and with it the last utterance."""
         self._note(self._detector.finish(self._rest))
+        self._is_finished = True
 
     def forget(self, sample: int) -> None:
         """Drop what lies before `sample`."""
