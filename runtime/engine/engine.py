@@ -49,7 +49,7 @@ from .kv_cache import Factors as Factors
 from .kv_cache import Features as Features
 from .kv_cache import State as State
 from .many import BIAS, ManyPass, by_position
-from .providers import ProviderEncoder, has_choice, open_provider, quicker_encoder
+from .providers import ProviderEncoder, has_choice, quicker_encoder, require_provider
 from .scheduler import Budget, Scheduler, Turn
 from .session import (
     Canceller,
@@ -140,10 +140,7 @@ class Engine:
         self.threads = threads or threads_allowed()
         # Whether texts share passes where they can, the most paths that `forward_paths` takes, and the most texts.
         self.shares_passes = (
-            decoder == _DECODER
-            and MANY_GRAPH in bundle.manifest.graphs
-            and not any(tensor.name == "beyond" for tensor in bundle.manifest.graphs[MANY_GRAPH].inputs)  # of before
-            and runtime_release() >= MANY_SINCE
+            decoder == _DECODER and MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
         )
         self.n_paths, self.n_texts = MAX_PATHS if self.shares_passes else 1, MAX_TEXTS
         self._has_bias = any(tensor.name == BIAS for tensor in bundle.manifest.graphs[_DECODER].inputs)
@@ -152,7 +149,7 @@ class Engine:
         # See `exactness.rows_are_exact`, which the first pass over several texts asks; None before.
         self.is_exact: bool | None = None
         self.windows_are_exact: bool | None = None
-        self.lock = Scheduler(self._run_passes, self._merges, self._fits)
+        self.lock = Scheduler(self._run_passes, self._merges, self._can_share)
         self._budget = Budget(budget_bytes, lambda: self.lock.idle_s)
         self.canceller = canceller or Canceller()
         self._decoder = decoder
@@ -165,8 +162,10 @@ class Engine:
         self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
         self._chooses = encoder_provider == AUTO_PROVIDER and has_choice(bundle)
         self._provider: ProviderEncoder | None = None
-        if not self._chooses:
-            self._provider = open_provider(encoder_provider, bundle, threads=self.threads, canceller=self.canceller)
+        if place := require_provider(encoder_provider, bundle):
+            self._provider = ProviderEncoder(
+                encoder_provider, place, bundle, threads=self.threads, canceller=self.canceller
+            )
         for graph in loads:
             if graph != _ENCODER or not (self._provider or self._chooses):
                 self._session(decoder if graph == _DECODER else graph)
@@ -264,14 +263,8 @@ class Engine:
 
         bias: float32 `[1, 1, 1, n_ctx]`, the logarithm of the positions that each row stands for, by default of one.
 
-        Both encoders must be the same. Raises UsageError for a shape that is not the model's, Interrupted.
+        Both encoders must be the same. Raises Interrupted.
         """
-        n_ctx, n_state = hidden.shape
-        if not 1 <= n_ctx <= self.dims.n_audio_ctx or n_state != self.dims.n_audio_state:
-            raise UsageError(
-                f"encoder output has shape {[n_ctx, n_state]}, expected 1 to {self.dims.n_audio_ctx} positions of "
-                f"{self.dims.n_audio_state}"
-            )
         with self.lock:
             (features,) = self._features(np.ascontiguousarray(hidden[None], np.float32), bias)
             heap.trim_heap()
@@ -303,12 +296,12 @@ class Engine:
 
     def _encode_pass(self, windows: NDArray[np.float32]) -> list[Features]:
         """`windows`, float32 `[n_windows, n_mels, n_frames]`, through encoder and projection."""
-        if self._provider is not None:
-            return self._features(self._provider.encode(windows))
         return self._features(self._encoded(windows))
 
     def _encoded(self, windows: NDArray[np.float32]) -> NDArray[np.float32]:
         """The encoder's output, float32 `[n_windows, n_ctx, n_audio_state]`."""
+        if self._provider is not None:
+            return self._provider.run(windows)
         return encoder_output(self._session(_ENCODER), windows, self.dims.n_audio_state)
 
     def _features(self, hidden: NDArray[np.float32], bias: NDArray[np.float32] | None = None) -> list[Features]:
@@ -421,10 +414,6 @@ class Engine:
             self.shares_passes = False
             log.warning("callers of %s share no passes: %s", self.bundle.manifest.name, error)
         return self.shares_passes and self.is_exact is True
-
-    def _fits(self, turns: Sequence[Turn], more: Turn) -> bool:
-        """Whether the pass of `more` can be run together with those of `turns`, asked where `_merges`."""
-        return self._can_share([text for turn in (*turns, more) for text in turn.texts])
 
     def _can_share(self, texts: Sequence[WantedRows]) -> bool:
         """Whether one pass over `texts` is possible and has their bits."""

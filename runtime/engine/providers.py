@@ -52,8 +52,10 @@ _SETTINGS = {"CoreMLExecutionProvider": {"ModelFormat": "MLProgram", "RequireSta
 
 
 def require_provider(name: str, bundle: Bundle) -> str:
-    """The provider's version, and its device. Raises UsageError for one that is not there, BundleError for a bundle
-    without an encoder in plain operators."""
+    """The provider's version, and its device; "" for the CPU and `auto`, of which see `quicker_encoder`.
+
+    Raises UsageError for one that is not there, BundleError for a bundle without an encoder in plain operators.
+    """
     if name not in ENCODER_PROVIDERS:
         raise UsageError(f"encoder_provider: got {name!r}, expected one of {', '.join(ENCODER_PROVIDERS)}")
     if name in (CPU, AUTO_PROVIDER):
@@ -64,17 +66,6 @@ def require_provider(name: str, bundle: Bundle) -> str:
             "again with --encoder-plain"
         )
     return openvino_place() if name == OPENVINO else f"{RUNTIME_VERSION} ({_provider(name)})"
-
-
-def open_provider(name: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> ProviderEncoder | None:
-    """The encoder of `bundle` on the provider `name`, None for the CPU; of `auto` see `quicker_encoder`.
-
-    Raises as `require_provider`, ProviderError when the provider fails, Interrupted.
-    """
-    place = require_provider(name, bundle)
-    if not place:
-        return None
-    return ProviderEncoder(name, place, bundle, threads=threads, canceller=canceller)
 
 
 def has_choice(bundle: Bundle) -> bool:
@@ -96,28 +87,34 @@ def quicker_encoder(bundle: Bundle, *, threads: int, canceller: Canceller) -> Pr
 
 
 class ProviderEncoder:
-    """An encoder on a provider. label: its name, version and device; speedup: over the bundle's own encoder, for a
-    whole window at its first use here; is_kept: whether the next process will know that, too."""
+    """An encoder on a provider. label: its name, version and device; run: encodes windows of a length that it takes;
+    speedup: over the bundle's own encoder, for a whole window at its first use here; is_kept: whether the next process
+    will know that, too.
+
+    Raises ProviderError when the provider fails, Interrupted.
+    """
 
     def __init__(self, name: str, place: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> None:
         manifest = bundle.manifest
         self.label = f"{name} {place}"
         self._n_least = 0 if name == OPENVINO else manifest.n_frames
         if name == OPENVINO:
-            self._run = openvino_encoder(bundle, threads, canceller)
+            self.run = openvino_encoder(bundle, threads, canceller)
         else:
-            self._run = _onnxruntime(bundle, name, threads, canceller)
+            self.run = _onnxruntime(bundle, name, threads, canceller)
         path = device_path(bundle.behind(self.label).digest, threads, "-provider")
         known = read_device_file(path)
         if not isinstance(known, dict) or not isinstance(known.get(_SPEEDUP), float):
             _log.info("the encoder on %s is compared with the model's own, once on this machine", self.label)
-            error = _features_error(self._run, bundle, threads, canceller)
-            if not error <= most_error(manifest):  # NaN fails too
+            error = _features_error(self.run, bundle, threads, canceller)
+            bound = manifest.quantisation.get("max_features_error")  # of the bundle's own encoder
+            most = float(bound) if isinstance(bound, float) else _MOST_ERROR
+            if not error <= most:  # NaN fails too
                 raise ProviderError(
                     f"encoder_provider {name} does not compute this encoder: features are off by {error:.3g} of their "
-                    f"size, expected at most {most_error(manifest):g}; use --encoder-provider cpu"
+                    f"size, expected at most {most:g}; use --encoder-provider cpu"
                 )
-            known = {_SPEEDUP: _speedup(self._run, bundle, threads, canceller)}
+            known = {_SPEEDUP: _speedup(self.run, bundle, threads, canceller)}
             with contextlib.suppress(ResourceError):  # then the next process compares again
                 write_device_file(path, known)
         self.speedup, self.is_kept = known[_SPEEDUP], path.is_file()
@@ -125,19 +122,6 @@ class ProviderEncoder:
     def padded(self, mel: NDArray[np.float32]) -> NDArray[np.float32]:
         """A log-mel float32 `[n_mels, n_frames]`, with silence behind it up to a length that the provider takes."""
         return np.pad(mel, ((0, 0), (0, max(0, self._n_least - mel.shape[1]))))
-
-    def encode(self, windows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Features float32 `[n_windows, n_ctx, n_state]` of log-mels `[n_windows, n_mels, n_frames]` of such a length.
-
-        Raises ProviderError, Interrupted.
-        """
-        return np.concatenate([self._run(np.ascontiguousarray(window[None])) for window in windows])
-
-
-def most_error(manifest: Manifest) -> float:
-    """How far features may be off float32's, relative to their size: as far as the bundle's own may be."""
-    bound = manifest.quantisation.get("max_features_error")
-    return float(bound) if isinstance(bound, float) else _MOST_ERROR
 
 
 def _plain_graph(bundle: Bundle) -> Path:

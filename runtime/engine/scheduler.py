@@ -54,8 +54,8 @@ class Turn:
 class Scheduler:
     """The lock of an engine, fair and reentrant.
 
-    execute: runs the passes of turns together and sets their `logits`; fits: whether one more can be run together with
-    others, asked only where `merges` says that passes can be merged at all.
+    execute: runs the passes of turns together and sets their `logits`; fits: whether so many texts can be run together,
+    asked only where `merges` says that passes can be merged at all.
     """
 
     # Ctrl-C may be raised at any call in here. So whoever is at work is told by one store (`_owner`), and `_leave` and
@@ -65,7 +65,7 @@ class Scheduler:
         self,
         execute: Callable[[Sequence[Turn]], None],
         merges: Callable[[], bool],
-        fits: Callable[[Sequence[Turn], Turn], bool],
+        fits: Callable[[Sequence[Any]], bool],
     ) -> None:
         self._execute, self._merges, self._fits = execute, merges, fits
         self._before = threading.local()  # `returned_s`: when this thread's last pass was over
@@ -182,9 +182,11 @@ class Scheduler:
         with self._mutex:
             self._gathering = None
             taken: list[Turn] = []
+            texts = [*turn.texts]
             for other in self._line:
-                if other.texts and not other.is_alone and self._fits([turn, *taken], other):
+                if other.texts and not other.is_alone and self._fits([*texts, *other.texts]):
                     taken.append(other)
+                    texts += other.texts
             line = [other for other in self._line if other not in taken]
             self._in_flight, self._line = taken, line
         return taken

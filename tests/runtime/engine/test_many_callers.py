@@ -31,7 +31,7 @@ class Counted(Scheduler):
     """A scheduler that counts turns, and how many went by while a call was in line."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(self._counted, engine._merges, engine._fits)
+        super().__init__(self._counted, engine._merges, engine._can_share)
         self._engine = engine
         self.n_turns = self.longest_wait = self.most_texts = 0
         self._asked: dict[int, int] = {}

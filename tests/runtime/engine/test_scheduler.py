@@ -21,7 +21,7 @@ class Machine:
     """Runs passes of strings; `log` has what was run together. The pass "hold" waits for `go`."""
 
     def __init__(self, *, merges: bool = True) -> None:
-        self.scheduler = Scheduler(self._run, lambda: merges, lambda passes, more: len(passes) < 4)
+        self.scheduler = Scheduler(self._run, lambda: merges, lambda texts: len(texts) <= 4)
         self.log: list[list[str]] = []
         self.holding, self.go = threading.Event(), threading.Event()
 
