@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,8 @@ def align(audio: str, text: str, **given: Any) -> None:
       specedge align talk.wav talk.txt -f vtt --max-words-per-line 1
       echo "Call the crew." | specedge align call.wav - -m small -l en
     """
+    from ..audio.audio import decode_audio
+
     subtitles = made(SubtitleOptions, given)
     kind, output = given["output_format"], given["output"]
     if audio == text == "-":
@@ -64,8 +66,13 @@ def align(audio: str, text: str, **given: Any) -> None:
         from specedge.files import check_output, identities
 
         check_output(output, KINDS[kind], inputs=identities(name for name in (audio, text) if name != "-"))
-    transcript = _aligned(audio, known, given)
-    _warn_of_unlikely(transcript.segments)
+    samples, wanted = decode_audio(audio), made(ModelOptions, given)
+    model = wanted.load(wanted.find(given["language"], quiet=True))
+    with model.engine.interruptible():
+        segments, info = model.align(samples, known, given["language"])
+    _warn_of_unlikely(segments)
+    lines = "\n".join(segment.text.strip() for segment in segments)
+    transcript = Transcript(text=lines, segments=segments, language=info.language, duration_s=info.duration)
     if output is not None:
         write_transcript({kind: output}, transcript, subtitles)
     else:
@@ -91,18 +98,3 @@ def _warn_of_unlikely(segments: Sequence[Segment]) -> None:
             f"{len(unlikely)} of {len(segments)} lines do not seem to be spoken in this audio, the first at "
             f"{first.start:.1f} s: {first.text.strip()[:60]!r}; do not rely on their times"
         )
-
-
-def _aligned(audio: str, text: str, given: Mapping[str, Any]) -> Transcript:
-    from ..audio.audio import decode_audio
-
-    samples, wanted = decode_audio(audio), made(ModelOptions, given)
-    model = wanted.load(wanted.find(given["language"], quiet=True))
-    with model.engine.interruptible():
-        segments, info = model.align(samples, text, given["language"])
-    return Transcript(
-        text="\n".join(segment.text.strip() for segment in segments),
-        segments=segments,
-        language=info.language,
-        duration_s=info.duration,
-    )

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ..audio.audio import RawFormat
     from ..longform.live import LiveUpdate
 
 _STDIN_SAMPLES = 1600
@@ -95,21 +94,14 @@ def listen(source: str | None, **given: Any) -> None:
         raise UsageError("--raw is for standard input: specedge listen - --raw FORMAT")
     if source is not None and given["device"] is not None:
         raise UsageError("--device is for the microphone: leave out -")
-    _listen(source == "-", given)
-
-
-def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
-    from ..audio.audio import RawFormat
-
     wanted, options, drafter = made(ModelOptions, given), transcribe_options(given), drafter_options(given)
     check_together(options, drafter)
-    raw = None if given["raw"] is None else RawFormat.parse(given["raw"])
     path = wanted.find(options.language, options.task, quiet=given["quiet"])
     if sys.stdout is None:
         raise ResourceError("standard output is closed: redirect it to a file")
     vad = {name: value for name, value in values_of(VadOptions, given).items() if value is not None}
     with contextlib.ExitStack() as stack:
-        blocks = stack.enter_context(contextlib.closing(_blocks(from_stdin, given["device"], raw)))
+        blocks = stack.enter_context(contextlib.closing(_blocks(source, given["device"], given["raw"])))
         # Before the model is loaded, so that a microphone that is not there is said at once, and records meanwhile.
         first = next(blocks, None)
         model = wanted.load(path)
@@ -124,7 +116,7 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
         asked = {field.name: getattr(options, field.name) for field in fields(options)}
         live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=vad, **asked)
         stack.callback(live.close)
-        if not (from_stdin or given["quiet"]):
+        if source is None and not given["quiet"]:
             notify("listening; Ctrl-C ends")
         is_stopped = False
         try:
@@ -141,15 +133,16 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
             raise Interrupted("interrupted")
 
 
-def _blocks(from_stdin: bool, device: str | None, raw: RawFormat | None) -> Generator[NDArray[np.float32], None, None]:
-    if not from_stdin:
+def _blocks(source: str | None, device: str | None, raw: str | None) -> Generator[NDArray[np.float32], None, None]:
+    if source is None:
         from ..audio.microphone import microphone_blocks
 
         yield from microphone_blocks(int(device) if device is not None and device.isdecimal() else device)
         return
-    from ..audio.audio import open_audio
+    from ..audio.audio import RawFormat, open_audio
 
-    with open_audio("-", raw=raw, block_frames=_STDIN_SAMPLES) as stream:
+    layout = None if raw is None else RawFormat.parse(raw)
+    with open_audio(source, raw=layout, block_frames=_STDIN_SAMPLES) as stream:
         while len(block := stream.read(_STDIN_SAMPLES)):
             yield block
 

@@ -140,7 +140,10 @@ class Engine:
         self.threads = threads or threads_allowed()
         # Whether texts share passes where they can, the most paths that `forward_paths` takes, and the most texts.
         self.shares_passes = (
-            decoder == _DECODER and MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
+            decoder == _DECODER
+            and MANY_GRAPH in bundle.manifest.graphs
+            and not any(tensor.name == "beyond" for tensor in bundle.manifest.graphs[MANY_GRAPH].inputs)  # of before
+            and runtime_release() >= MANY_SINCE
         )
         self.n_paths, self.n_texts = MAX_PATHS if self.shares_passes else 1, MAX_TEXTS
         self._has_bias = any(tensor.name == BIAS for tensor in bundle.manifest.graphs[_DECODER].inputs)

@@ -6,6 +6,7 @@ of them that it does not share. Keys and values of texts that may share passes l
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 import mmap
@@ -290,11 +291,4 @@ def zeros_by_page(shape: Sequence[int]) -> NDArray[np.float32]:
 
 def common_rows(a: Sequence[int], b: Sequence[int]) -> int:
     """How many first rows two texts share, by the numbers of their rows: of equal ones all before are equal, too."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high) // 2
-        if a[middle] == b[middle]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return bisect.bisect_left(range(min(len(a), len(b))), True, key=lambda i: a[i] != b[i])

@@ -447,15 +447,18 @@ class Transcription(Iterator[Segment]):
     def _hear(self, window: _Window) -> None:
         """Encode a window, unless its features are given, and find its language if it has one of its own."""
         mel, n_content_frames, mels = window.mel, window.n_content_frames, self._mels
+        context = self.audio_context
         # Asked already, if its features are given: then this window has no language.
         is_detected = self._detects and (self._options.multilingual or not (self.language or self._given))
-        features = self._encode(mel, n_content_frames) if self._given is None else self._given
+        features = self._given
+        if features is None:
+            features = self._encode(context.sound(mel, n_content_frames, mels.floor))
         window.features, self._given = features, None
         window.ends_in_silence = getattr(features, "ends_in_silence", False)
         if window.ends_in_silence:  # then features count as two frames each
             window.n_heard = FRAMES_PER_POSITION * len(features.hidden)
         else:
-            window.n_heard = self.audio_context.n_frames(n_content_frames)
+            window.n_heard = context.n_frames(n_content_frames)
         if mels.last_power is not None:  # only where the drafter listens
             silent = silent_behind(mel, n_content_frames, mels.floor) if window.ends_in_silence else mel
             window.heard = WindowMel(silent, mels.last_power, mels.peak, n_content_frames)
@@ -532,7 +535,7 @@ class Transcription(Iterator[Segment]):
             self._guard.end(())
             _log.info("%.1f s: the text repeats itself or is unlikely: the whole window", window.start_s)
             self.audio_context.again()
-            window.features, window.n_heard = self._encode_sound(Sound(mel=window.mel)), window.mel.shape[1]
+            window.features, window.n_heard = self._encode(Sound(mel=window.mel)), window.mel.shape[1]
             window.ends_in_silence = False
         return (yield from self._attempt(window, self._options))
 
@@ -622,41 +625,36 @@ class Transcription(Iterator[Segment]):
         return pieces, seek
 
     def _segment(self, piece: Piece, seek: int, attempt: Attempt) -> Segment:
-        kind: Callable[..., Segment] = Segment
-        if self._options.draft_sources:
-            own, result = slice(piece.first, piece.first + len(piece.tokens)), attempt.result
-            kind = functools.partial(
-                DraftedSegment,
-                sources=result.sources[own],
-                n_drafted=result.n_drafted[own],
-                logprobs=result.token_logprobs[own],
-            )
-        return kind(
-            id=next(self._ids),
-            seek=seek,
-            start=piece.start_s,
-            end=piece.end_s,
-            text=self._text_of(piece),
-            tokens=list(piece.tokens),
-            avg_logprob=attempt.result.avg_logprob,
-            compression_ratio=attempt.compression_ratio,
-            no_speech_prob=attempt.result.no_speech_prob,
-            words=list(piece.words) if self._options.word_timestamps else None,
-            temperature=attempt.result.temperature,
-        )
-
-    def _text_of(self, piece: Piece) -> str:
-        """A segment's text; that of a speech LLM begins like a Whisper's, so that segments can be joined."""
+        result = attempt.result
         text = self._tokenizer.decode(piece.tokens)
-        joins = self._manifest.kind != SPEECH or text[:1].isspace() or is_unspaced(text[:1])
-        return text if joins else f" {text}"
+        if self._manifest.kind == SPEECH and not (text[:1].isspace() or is_unspaced(text[:1])):
+            text = f" {text}"  # as a Whisper's begins, so that segments can be joined
+        about: dict[str, Any] = {
+            "id": next(self._ids),
+            "seek": seek,
+            "start": piece.start_s,
+            "end": piece.end_s,
+            "text": text,
+            "tokens": list(piece.tokens),
+            "avg_logprob": result.avg_logprob,
+            "compression_ratio": attempt.compression_ratio,
+            "no_speech_prob": result.no_speech_prob,
+            "words": list(piece.words) if self._options.word_timestamps else None,
+            "temperature": result.temperature,
+        }
+        if not self._options.draft_sources:
+            return Segment(**about)
+        own = slice(piece.first, piece.first + len(piece.tokens))
+        about |= {"sources": result.sources[own], "n_drafted": result.n_drafted[own]}
+        return DraftedSegment(**about, logprobs=result.token_logprobs[own])
 
     def _detect_language(self) -> None:
         """Detect the language and keep features that decoding can use."""
         n_frames, n_windows = self._manifest.n_frames, self._options.language_detection_segments
         start, end = self._spans[0]
         is_decoded = start == 0 and (end is None or end >= n_frames)
-        is_cut = is_decoded and n_windows == 1 and (self._cuts or not self.audio_context.is_full)
+        context = self.audio_context
+        is_cut = is_decoded and n_windows == 1 and (self._cuts or not context.is_full)
 
         def windows() -> Iterator[dict[str, float]]:
             if self._given is not None and n_windows == 1:
@@ -672,8 +670,8 @@ class Transcription(Iterator[Segment]):
                     self._peeked = window  # silence was read to its end, which no stream gives twice
                     return
                 # Without `is_cut` silence follows, and no 0.0.
-                is_whole = self.audio_context.knows_silence and not (is_cut or self.audio_context.is_full)
-                features = self._encode_sound(Sound(mel=mel)) if is_whole else self._encode(mel, n)
+                is_whole = context.knows_silence and not (is_cut or context.is_full)
+                features = self._encode(Sound(mel=mel) if is_whole else context.sound(mel, n, self._mels.floor))
                 is_same = is_decoded and i == 0 and n == n_frames and not self._cuts
                 if window or (is_same and around_sound(self._mels.sound, n) == (0, n)):
                     self._given, self._peeked = features, window
@@ -695,10 +693,7 @@ class Transcription(Iterator[Segment]):
         special = self._manifest.whisper_tokens
         return detect_language(self._engine, features, special.sot, dict(special.languages))
 
-    def _encode(self, mel: NDArray[np.float32], n_content_frames: int) -> Any:
-        return self._encode_sound(self.audio_context.sound(mel, n_content_frames, self._mels.floor))
-
-    def _encode_sound(self, sound: Sound) -> Any:
+    def _encode(self, sound: Sound) -> Any:
         started = time.perf_counter()
         self._refuse_if_stopped()
         self._encodes_in = threading.get_ident()
