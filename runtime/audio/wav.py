@@ -217,12 +217,17 @@ class PcmReader:
         """All there is in blocks of `n_frames`, the last one shorter; part of a frame at the end is dropped."""
         raw, layout = self._raw, f"{self._raw.n_channels} channels"
         n_left = sys.maxsize if self._said_bytes is None else self._said_bytes
-        while data := self._source.read(min(n_frames * raw.frame_bytes, n_left)):
+        is_ended = False
+        while not is_ended:
+            wanted = min(n_frames * raw.frame_bytes, n_left)
+            data = self._source.read(wanted)
             n_left -= len(data)
+            is_ended = len(data) < max(wanted, 1)
+            if is_ended and self._said_bytes is not None:  # before the last block: who has that may ask for no more
+                self._tell_rest(self._said_bytes, n_left)
             data = data[: len(data) - len(data) % raw.frame_bytes]
-            yield Block(decode_samples(data, raw.encoding).reshape(-1, raw.n_channels), raw.rate_hz, layout)
-        if self._said_bytes is not None:
-            self._tell_rest(self._said_bytes, n_left)
+            if data:
+                yield Block(decode_samples(data, raw.encoding).reshape(-1, raw.n_channels), raw.rate_hz, layout)
 
     def _tell_rest(self, said_bytes: int, missing_bytes: int) -> None:
         name, a_second = self._source.name, self._raw.frame_bytes * self._raw.rate_hz
