@@ -134,7 +134,6 @@ def find_silence(folder: Path, dims: Dims) -> Tables:
 
 
 def _group_sizes(dims: Dims) -> NDArray[np.int64]:
-    """Positions of each group of a window."""
     return np.diff([*range(0, dims.n_audio_ctx, GROUP_POSITIONS), dims.n_audio_ctx])
 
 
@@ -181,7 +180,6 @@ def write_short_encoder(folder: Path, dims: Dims, silence: Tables | None = None)
         n_audio = g.node("Mul", [n_groups, g.ints(GROUP_POSITIONS)])
 
         def behind(name: str, table: NDArray[np.float32]) -> str:
-            """The groups behind the audio."""
             return g.node("Slice", [g.const(f"silence.{name}", table), n_groups, g.ints(len(sizes)), g.ints(0)])
 
         def join(x: str, name: str) -> str:

@@ -188,7 +188,6 @@ def _source_of(name: str) -> tuple[str, str]:
 
 
 def _open(source: str, origin: str, revision: str | None, adapter: Path | None) -> Checkpoint:
-    """The checkpoint that `export_to` is told of."""
     from .checkpoint import open_checkpoint
 
     if origin == "optimum":

@@ -61,14 +61,11 @@ class Reference(GraphBuilder):
             if name.endswith(".weight"):
                 self._held_bytes += self._weights[name].nbytes
         if self._held_bytes > RUN_BYTES:
-            self._run()
+            self.save()
         return made
 
     def save(self, metadata: Mapping[str, str] | None = None) -> None:
-        """Run what is left."""
-        self._run()
-
-    def _run(self) -> None:
+        """Run what is left; `node` does so in between."""
         made = [name for node in self.written for name in node.output]
         known = self.values | self._weights
         taken = {name: known[name] for node in self.written for name in node.input if name in known}

@@ -101,7 +101,7 @@ def check_bundle(bundle: Bundle, weights: Weights, spec: Spec, precision: Precis
 def _whisper(
     mel: Array, ids: list[int], manifest: Manifest, weights: Weights, canceller: Canceller
 ) -> dict[str, Array]:
-    """What the float32 graphs give: features, logits of `ids`, and scores of the alignment heads."""
+    """What the float32 graphs give; "scores" are those of the alignment heads."""
     dims = manifest.dims
     encoder = Reference({"mel": mel[None]}, canceller)
     build_encoder(encoder, dims, weights, "fp32")

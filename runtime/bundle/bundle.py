@@ -18,7 +18,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -66,7 +65,7 @@ class Bundle:
         root = _resolve_folder(given)
         manifest, digest = read_manifest(given)
         for name, entry in manifest.files.items():
-            size = _stat_inside(root, name, given).st_size
+            size = _size_inside(root, name, given)
             if size != entry.size:
                 raise BundleError(
                     f"{given / name}: {size} bytes, expected {entry.size}: the file was changed; {_AGAIN}"
@@ -123,7 +122,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> tuple[Manifest, str]:
     root, where = _resolve_folder(given), given / MANIFEST_NAME
     if not os.path.lexists(root / MANIFEST_NAME):
         raise BundleError(f"{given}: no {MANIFEST_NAME} in it, so this is no bundle; make one with `specedge export`")
-    _stat_inside(root, MANIFEST_NAME, given)
+    _size_inside(root, MANIFEST_NAME, given)
     try:
         with open(root / MANIFEST_NAME, "rb") as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)  # one more than allowed: from_bytes refuses it
@@ -155,7 +154,6 @@ def _unreadable(path: Path, error: OSError) -> BundleError:
 def _resolve_folder(given: Path) -> Path:
     try:
         root = Path(os.path.realpath(given, strict=True))
-        mode = root.stat().st_mode
     except FileNotFoundError:
         raise BundleNotFoundError(
             f"{given}: no such folder, expected a bundle; `specedge models list` shows the installed ones"
@@ -163,26 +161,25 @@ def _resolve_folder(given: Path) -> Path:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else "no path"
         raise BundleError(f"{shown(str(given))}: cannot be read ({reason}), expected a bundle folder") from None
-    if not stat.S_ISDIR(mode):
+    if not root.is_dir():
         raise BundleError(f"{given}: a file, expected a bundle folder (with {MANIFEST_NAME} in it)")
     return root
 
 
-def _stat_inside(root: Path, name: str, given: Path) -> os.stat_result:
-    """The status of a regular file below `root`; a link on the way must stay below `root`."""
-    path = root / name
+def _size_inside(root: Path, name: str, given: Path) -> int:
+    """Bytes of a regular file below `root`; a link on the way must stay below `root`."""
     try:
-        real = Path(os.path.realpath(path, strict=True))
-        status = real.stat()
+        real = Path(os.path.realpath(root / name, strict=True))
+        size = real.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         raise BundleNotFoundError(f"{given / name}: the file is missing; {_AGAIN}") from None
     except OSError as error:
         raise _unreadable(given / name, error) from None
     if not real.is_relative_to(root):
         raise BundleError(f"{given / name}: a link that leads outside the bundle; copy the file itself there")
-    if not stat.S_ISREG(status.st_mode):
+    if not real.is_file():
         raise BundleError(f"{given / name}: no regular file; {_AGAIN}")
-    return status
+    return size
 
 
 def _walk(root: Path) -> Iterator[str]:

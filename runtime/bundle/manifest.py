@@ -184,7 +184,6 @@ class Manifest:
 
     @property
     def _mel(self) -> dict[str, int]:
-        """The mel recipe."""
         recipe = {"sample_rate_hz": SAMPLE_RATE_HZ, "n_fft": N_FFT, "hop_samples": HOP_SAMPLES}
         return {"n_mels": self.dims.n_mels, **recipe}
 
