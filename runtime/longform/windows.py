@@ -162,7 +162,12 @@ def find_pauses(mel: NDArray[np.float32]) -> list[Pause]:
     if mel.shape[1] == 0:
         return []
     is_loud = mel.max(axis=0) > mel.min() + _SILENCE
-    powers = _averaged(_bands(np.exp((mel - mel.max()) * np.float32(_LN_SCALE)))).T
+    power = np.exp((mel - mel.max()) * np.float32(_LN_SCALE))
+    bands = np.add.reduceat(power, np.arange(0, len(power), _MELS_OF_A_BAND), axis=0)
+    # Each band's power, averaged over the frames around.
+    half = _AVERAGED_FRAMES // 2
+    total = np.cumsum(np.pad(bands, ((0, 0), (half + 1, half)), mode="edge"), axis=1, dtype=np.float64)
+    powers = ((total[:, _AVERAGED_FRAMES:] - total[:, :-_AVERAGED_FRAMES]) / _AVERAGED_FRAMES).T
     floor = noise_floor(powers[is_loud] if is_loud.any() else powers)
     is_speech = speech_probability(powers, floor) > _THRESHOLD
     n_frames = len(is_speech)
@@ -175,21 +180,7 @@ def find_pauses(mel: NDArray[np.float32]) -> list[Pause]:
     return _runs(~is_speech) if is_speech.any() else []
 
 
-def _bands(power: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The power of neighbouring mel bands together, [n_bands, n_frames]."""
-    return np.add.reduceat(power, np.arange(0, len(power), _MELS_OF_A_BAND), axis=0)
-
-
-def _averaged(power: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Each band's power [n_bands, n_frames], averaged over the frames around."""
-    half = _AVERAGED_FRAMES // 2
-    total = np.cumsum(np.pad(power, ((0, 0), (half + 1, half)), mode="edge"), axis=1, dtype=np.float64)
-    mean: NDArray[np.float64] = (total[:, _AVERAGED_FRAMES:] - total[:, :-_AVERAGED_FRAMES]) / _AVERAGED_FRAMES
-    return mean
-
-
 def _runs(marks: NDArray[np.bool_]) -> list[Pause]:
-    """First and end of each run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], marks, [False]])))
     return [(int(first), int(end)) for first, end in zip(edges[::2], edges[1::2], strict=True)]
 

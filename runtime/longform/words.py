@@ -14,7 +14,8 @@ advance, with which openai-whisper decodes the same window for ever, goes to the
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -153,8 +154,17 @@ def time_words(
     median_s = min(LONGEST_MEDIAN_S, statistics.median(lengths)) if lengths else 0.0
     _shorten_at_sentence_marks(timed, median_s)
     merge_punctuations(timed, prepend_punctuations, append_punctuations)
+    for word in timed:
+        word.start_s, word.end_s = round(time_offset_s + word.start_s, 2), round(time_offset_s + word.end_s, 2)
     made: list[Piece] = []
-    for piece, words in zip(pieces, _dealt(timed, [len(text) for text in texts], time_offset_s), strict=True):
+    left = deque(timed)
+    for piece, text in zip(pieces, texts, strict=True):
+        n_taken = 0
+        words: list[WordTokens] = []
+        while left and n_taken < len(text):  # a word that lies in two pieces goes to the first
+            words.append(left.popleft())
+            n_taken += len(words[-1].ids)
+        words = [word for word in words if word.text]  # without those merged away
         made.append(_fit(piece, words, median_s, last_speech_s))
         last_speech_s = made[-1].end_s if words else last_speech_s
     return made
@@ -222,25 +232,6 @@ def _shorten_at_sentence_marks(words: Sequence[WordTokens], median_s: float) -> 
                 word.end_s = word.start_s + longest_s
             elif before.text in SENTENCE_MARKS:
                 word.start_s = word.end_s - longest_s
-
-
-def _dealt(timed: Sequence[WordTokens], lengths: Sequence[int], offset_s: float) -> Iterator[list[WordTokens]]:
-    """The words of pieces of `lengths` tokens, at hundredths of seconds of the audio, without those merged away.
-
-    A word that lies in two pieces goes to the first.
-    """
-    at = 0
-    for n_tokens in lengths:
-        n_taken = 0
-        words: list[WordTokens] = []
-        while at < len(timed) and n_taken < n_tokens:
-            word = timed[at]
-            n_taken += len(word.ids)
-            if word.text:
-                start_s, end_s = round(offset_s + word.start_s, 2), round(offset_s + word.end_s, 2)
-                words.append(replace(word, start_s=start_s, end_s=end_s))
-            at += 1
-        yield words
 
 
 def _fit(piece: Piece, words: list[WordTokens], median_s: float, last_speech_s: float) -> Piece:
