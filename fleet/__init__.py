@@ -7,6 +7,6 @@ the libraries.
 from __future__ import annotations
 
 from .driver import transcribe
-from .results import Record
+from .folder import Record
 
 __all__ = ["Record", "transcribe"]

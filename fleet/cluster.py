@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from specedge.errors import ResourceError, SpecedgeError, UsageError
 
 from ..runtime.device import threads_allowed
-from .job import Job, Outcome, Task
-from .worker import answer, work
+from .worker import Job, Outcome, Task, answer, work
 
 if TYPE_CHECKING:
     from distributed import Client, Future

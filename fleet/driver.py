@@ -21,15 +21,14 @@ from specedge.errors import ModelError, ResourceError, SpecedgeError, UsageError
 from ..runtime.console import Progress
 from ..runtime.output.formats import FORMATS
 from .cluster import Cluster, opened
-from .job import Job, Outcome, Task, new_job
-from .places import Folder, Source, find_sources, locked
-from .results import Journal, Record, join, remove_parts, result_file, text_stems, write_texts
+from .folder import Folder, Journal, Record, Source, find_sources, result_file, text_stems, write_texts
+from .worker import Job, Outcome, Task, join, new_job
 
 if TYPE_CHECKING:
     from distributed import Client
 
-LOST, STUCK = 3, 3
-_WAIT_S, _IDLE_WAITS = 5.0, 12
+_TRIES = 3
+_WAIT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -63,7 +62,7 @@ def transcribe(
         gets lines for people: what a folder holds, workers that have no room; None: they are logged.
     options
         model, drafter, batch_size, threads (of each worker's model), shard_s, same_isa and encoder_provider as in
-        `fleet.job.Job`, vad_parameters as in `WhisperModel.transcribe`, and fields of `TranscribeOptions`.
+        `fleet.worker.Job`, vad_parameters as in `WhisperModel.transcribe`, and fields of `TranscribeOptions`.
 
     Raises UsageError, ModelError where a worker cannot do this, ResourceError where the cluster cannot be reached or
     nobody has room; nothing that is done is lost then.
@@ -81,17 +80,15 @@ def transcribe(
 
     def run() -> Generator[Record, None, None]:
         folder = Folder(job.out)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(locked(folder))
-            journal = stack.enter_context(contextlib.closing(Journal(folder)))
+        with folder.locked(), contextlib.closing(Journal(folder)) as journal:
             for name, error in missing.items():
                 record = Record(path=name, state="failed", error=str(error))
                 journal.add(record)
                 yield record
-            workers = stack.enter_context(contextlib.closing(opened(cluster, n_workers, job.threads)))
-            agreed_on = _agreed(workers.ask(replace(job, out=folder.url)))
-            driver = _Driver(workers, agreed_on, folder, journal, tell, formats)
-            yield from driver.run(sources, retries_quarantined=retry_quarantined, shows_progress=progress)
+            with contextlib.closing(opened(cluster, n_workers, job.threads)) as workers:
+                agreed_on = _agreed(workers.ask(replace(job, out=folder.url)))
+                driver = _Driver(workers, agreed_on, folder, journal, tell, formats)
+                yield from driver.run(sources, retries_quarantined=retry_quarantined, shows_progress=progress)
 
     return run()
 
@@ -101,19 +98,18 @@ def _logged(line: str) -> None:
 
 
 def _agreed(answers: dict[str, Job | Exception]) -> Job:
-    """The job with what all workers are. Raises ModelError for one that cannot work or is not like the others."""
-    jobs: dict[str, Job] = {}
+    """The job with what all workers are. Raises ModelError for one that cannot work or is not like the first."""
+    first: tuple[str, Job] | None = None
     for name, one in answers.items():
         if isinstance(one, Exception):
             kind = "" if isinstance(one, SpecedgeError) else f"{type(one).__name__}: "
             raise ModelError(f"worker {name}: {kind}{one}")
-        jobs[name] = one
-    first_name, first = next(iter(jobs.items()))
-    for name, job in jobs.items():
-        if wrong := job.differs(first):
+        first = first or (name, one)
+        if wrong := one.differs(first[1]):
             remedy = "leave --same-isa out, or use workers of one kind" if "instruction set" in wrong else "install one"
-            raise ModelError(f"worker {name}: has {wrong} as on {first_name}; {remedy}")
-    return first
+            raise ModelError(f"worker {name}: has {wrong} as on {first[0]}; {remedy}")
+    assert first is not None
+    return first[1]
 
 
 class _Driver:
@@ -131,11 +127,10 @@ class _Driver:
         self._cluster, self._job, self._folder, self._journal = cluster, job, folder, journal
         self._say, self._formats = say, formats
         self._sources: dict[str, Source] = {}  # of files in work, by their places
-        self._parts: dict[str, set[int]] = {}  # of long files, that are not done
+        self._n_parts: dict[str, int] = {}  # of long files, that are not done
         self._stems: dict[str, str] = {}
         self._results: set[str] = set()  # that files of this run have
         self._waiting: deque[Task] = deque()
-        self._n_idle = 0
         self._avoid: set[str] = set()
 
     def run(self, sources: Sequence[Source], *, retries_quarantined: bool, shows_progress: bool) -> Iterator[Record]:
@@ -151,31 +146,29 @@ class _Driver:
                 self._sources[source.place] = source
         longest_first = sorted(self._sources.values(), key=lambda source: -source.size)
         self._waiting.extend(Task(job=self._job, path=one.place, size=one.size) for one in longest_first)
-        total_mb, label = sum(source.size for source in self._sources.values()) / 1e6, f"{len(self._sources)} files"
+        total_mb, label = sum(source.size for source in longest_first) / 1e6, f"{len(longest_first)} files"
         with Progress(total_mb, "MB", label, enabled=None if shows_progress else False) as line:
-            yield from self._worked(line)
+            for task, outcome in self._ended():
+                record = self._settled(task, outcome)
+                if record is not None:
+                    line.update(task.size / 1e6)
+                    yield record
         self._folder.tidy()
-        for name in {one.partition(".")[0] for one in self._folder.names("parts")}:
-            if self._folder.exists(result_file(name)):
-                remove_parts(self._folder, name)
 
-    def _worked(self, line: Progress) -> Iterator[Record]:
-        """The record of each file that is to be worked on, as it is over."""
-        n_running = 0
+    def _ended(self) -> Iterator[tuple[Task, Outcome | None]]:
+        """The tasks as they end, None where the workers died, until none waits; few are given out at a time."""
+        n_running, is_idle = 0, False
         while self._waiting or n_running:
             while self._waiting and n_running < 2 * max(1, self._cluster.n_workers()):
                 self._cluster.submit(self._waiting.popleft(), self._avoid)
                 n_running += 1
             ended = self._cluster.next(_WAIT_S)
-            if ended is None:
-                self._note_idle()
-                continue
-            n_running -= 1
-            self._n_idle = 0
-            record = self._settled(*ended)
-            if record is not None:
-                line.update(ended[0].size / 1e6)
-                yield record
+            if ended is not None:
+                n_running -= 1
+                yield ended
+            elif not is_idle and not self._cluster.n_workers():
+                is_idle = True
+                self._say("warning: no worker is left; waiting for one. Ctrl-C stops, and the same command goes on")
 
     def _known(self, source: Source, there: set[str], retries_quarantined: bool) -> Record | None:
         """The record of an earlier run that still holds: the file is unchanged and its result is there."""
@@ -190,55 +183,57 @@ class _Driver:
         return old if f"{name}.json" in there and old.result == result_file(name) else None
 
     def _settled(self, task: Task, outcome: Outcome | None) -> Record | None:
-        """Take the end of a task; None: its workers died. A record where its file is over."""
+        """Take the end of a task. A record where its file is over, else there are tasks that wait or run."""
         source = self._sources.get(task.path)
         if source is None:  # it is over: another part of it failed
             return None
         whole = Task(job=task.job, path=task.path, size=task.size)
         if outcome is None:
-            if task.n_lost < LOST:
-                self._waiting.appendleft(replace(task, alone=True, n_lost=task.n_lost + 1))
-                return None
-            why = f"its workers died {task.n_lost + 1} times, each for another reason than this file"
-            return self._over(source, state="failed", error=f"{source.path}: {why}")
-        if outcome.state == "split" and outcome.speech is not None:
-            self._parts[task.path] = set(range(len(outcome.speech.firsts)))
-            parts = [replace(whole, speech=outcome.speech, shard=shard) for shard in self._parts[task.path]]
-            self._waiting.extendleft(reversed(parts))
-            return None
-        if outcome.state == "part" and task.speech is not None:
-            self._parts[task.path].discard(task.shard)
-            if self._parts[task.path]:
-                return None
-            if not join(self._folder, self._job, task.speech):
-                self._waiting.appendleft(whole)
-                return None
-        elif outcome.state == "stuck":
-            self._stuck(task, outcome)
-            return None
+            if task.n_lost == _TRIES:
+                why = f"its workers died {_TRIES + 1} times, each for another reason than this file"
+                return self._over(source, state="failed", error=f"{source.path}: {why}")
+            self._waiting.appendleft(replace(task, alone=True, n_lost=task.n_lost + 1))
         elif outcome.state == "unfit":
             raise ModelError(f"worker {outcome.worker}: {outcome.error}")
-        elif outcome.state not in ("done", "found"):
+        elif outcome.state == "stuck":
+            self._put_back(task, outcome)
+        elif outcome.state == "split" and outcome.speech is not None:
+            n_parts = self._n_parts[task.path] = len(outcome.speech.parts)
+            parts = [replace(whole, speech=outcome.speech, shard=shard) for shard in range(n_parts)]
+            self._waiting.extendleft(reversed(parts))
+        elif outcome.state == "part" and task.speech is not None:
+            self._n_parts[task.path] -= 1
+            if not self._n_parts[task.path]:
+                if join(self._folder, self._job, task.speech):
+                    return self._done(source, outcome.name)
+                self._waiting.appendleft(whole)
+        elif outcome.state in ("done", "found"):
+            return self._done(source, outcome.name, is_new=outcome.state == "done")
+        else:
             return self._over(source, state=outcome.state, error=outcome.error)
-        value = json.loads(self._folder.read(result_file(outcome.name)))
+        return None
+
+    def _put_back(self, task: Task, outcome: Outcome) -> None:
+        """Give a task to another worker than the one that has no room for it."""
+        if outcome.worker not in self._avoid:
+            self._avoid.add(outcome.worker)
+            self._say(f"warning: worker {outcome.worker}: {outcome.error}; its files go to others")
+        if task.n_stuck + 1 == _TRIES:
+            raise ResourceError(f"{outcome.error} (on {_TRIES} tries); the same command goes on where this one stopped")
+        self._waiting.append(replace(task, n_stuck=task.n_stuck + 1))
+
+    def _done(self, source: Source, name: str, *, is_new: bool = True) -> Record:
+        value = json.loads(self._folder.read(result_file(name)))
         return self._over(
             source,
             state="done",
-            result=result_file(outcome.name),
+            result=result_file(name),
             audio_sha256=value["audio_sha256"],
             language=value["language"],
             duration_s=value["duration"],
             text=value["text"],
-            is_new=outcome.state != "found",
+            is_new=is_new,
         )
-
-    def _stuck(self, task: Task, outcome: Outcome) -> None:
-        if outcome.worker not in self._avoid:
-            self._avoid.add(outcome.worker)
-            self._say(f"warning: worker {outcome.worker}: {outcome.error}; its files go to others")
-        if task.n_stuck + 1 >= STUCK:
-            raise ResourceError(f"{outcome.error} (on {STUCK} tries); the same command goes on where this one stopped")
-        self._waiting.append(replace(task, n_stuck=task.n_stuck + 1))
 
     def _over(self, source: Source, **about: Any) -> Record:
         del self._sources[source.place]
@@ -255,9 +250,3 @@ class _Driver:
             self._results.add(record.result)
             if self._formats:
                 write_texts(self._folder, record.result, self._stems[record.path], self._formats)
-
-    def _note_idle(self) -> None:
-        """Say once when there has been no worker for a minute."""
-        self._n_idle = self._n_idle + 1 if self._cluster.n_workers() == 0 else 0
-        if self._n_idle == _IDLE_WAITS:
-            self._say("warning: no worker is left; waiting for one. Ctrl-C stops, and the same command goes on")

@@ -9,7 +9,7 @@ import pytest
 
 from specedge.errors import ModelNotFoundError, ResourceError
 from specedge.fleet.cluster import Cluster
-from specedge.fleet.job import Job
+from specedge.fleet.worker import Job
 
 JOB = Job(out="out", bundle="b" * 64)
 BROKEN = OSError("in <TCP>: Stream is closed")  # as distributed's CommClosedError, which is one

@@ -19,7 +19,7 @@ import pytest
 from specedge.errors import ModelError, ResourceError
 from specedge.fleet import transcribe
 from specedge.fleet.cluster import local_cluster, remote_cluster
-from specedge.fleet.job import Job
+from specedge.fleet.worker import Job
 from specedge.runtime.audio.audio import decode_audio
 from support.fleets import Serial
 from support.paths import samples

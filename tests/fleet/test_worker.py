@@ -15,7 +15,7 @@ import pytest
 
 import specedge
 from specedge.fleet import transcribe, worker
-from specedge.fleet.job import Job, Task, new_job
+from specedge.fleet.worker import Job, Task, new_job
 from specedge.runtime.bundle.bundle import Bundle
 from support import exported
 from support.fleets import Serial
@@ -61,7 +61,7 @@ def test_a_result_is_written_once_under_its_name_and_found_by_others(tmp_path: P
     copy.write_bytes(path.read_bytes())
     assert worker.work(Task(job=job, path=str(copy))).state == "found"
     value = json.loads(result.read_text())
-    assert value["bundle"] == job.bundle and value["isa"] == worker.instruction_set() and value["threads"] == 1
+    assert value["bundle"] == job.bundle and value["isa"] == job.isa and value["threads"] == 1
     assert str(tmp_path) not in result.read_text()
 
 

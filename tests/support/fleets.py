@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
-from specedge.fleet.job import Job, Outcome, Task
-from specedge.fleet.worker import answer, work
+from specedge.fleet.worker import Job, Outcome, Task, answer, work
 
 ANSWER = {"bundle": "b" * 64, "onnxruntime": "1.32.0", "isa": "x86_64 avx2"}
 

@@ -11,9 +11,8 @@ import pytest
 
 from specedge.errors import AudioError, ResourceError, UsageError
 from specedge.fleet import transcribe
-from specedge.fleet.job import Outcome, Task
-from specedge.fleet.places import LOCK, Folder, find_sources, local_copy, locked
-from specedge.fleet.results import FILE, Journal, Record
+from specedge.fleet.folder import LOCK, RECORDS, Folder, Journal, Record, find_sources, local_copy
+from specedge.fleet.worker import Outcome, Task
 from support.fleets import ANSWER, Serial
 
 fsspec = pytest.importorskip("fsspec")
@@ -41,7 +40,7 @@ def test_records_are_kept_between_runs(place: str, tmp_path: Path, bucket: str) 
     assert again.get("a.wav") == _record("a.wav", state="failed", error="bad", is_new=False)
     again.add(_record("a.wav"))
     again.close()
-    told = [json.loads(line) for line in folder.read(FILE).splitlines()]
+    told = [json.loads(line) for line in folder.read(RECORDS).splitlines()]
     assert [(one["path"], one["state"]) for one in told] == [("a.wav", "done"), ("b.wav", "done")]
 
 
@@ -85,14 +84,14 @@ def test_where_nothing_can_be_locked_a_driver_works_all_the_same(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with locked(Folder(bucket if place == "store" else str(tmp_path))):
+    with Folder(bucket if place == "store" else str(tmp_path)).locked():
         pass
 
 
 def test_an_output_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / LOCK).mkdir()
     with pytest.raises(ResourceError, match=r"cannot write .*/\.lock: IsADirectoryError"):
-        with locked(Folder(str(tmp_path))):
+        with Folder(str(tmp_path)).locked():
             pass
 
 
