@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import logging
 import mimetypes
 import secrets
 import time
@@ -24,11 +23,10 @@ from specedge.runtime.drafters.registry import runnable
 from specedge.runtime.options import DRAFTERS, DrafterOptions
 
 from . import openai
-from .failures import Failure, failure_or_fault
+from .failures import Failure, failure_of
 from .realtime import realtime
 from .service import ABOUT, Service
 
-_log = logging.getLogger(__name__)
 _OPEN_PATHS = ("/health", "/ready")
 _PAGE = Path(__file__).parent / "page"
 _CSP = (
@@ -97,7 +95,7 @@ class _Guard:
         except ClientDisconnect:
             return
         except Exception as error:
-            failure = failure_or_fault(error, _log, f"request {id_}")
+            failure = failure_of(error, f"request {id_}")
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008, "reason": failure.code})
             elif not status:

@@ -8,9 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from specedge.errors import AudioError, Interrupted, OutOfMemoryError, ResourceError, SpecedgeError, UsageError
+from specedge.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 
+_log = logging.getLogger(__name__)
 _FOLDERS = re.compile(r"(?<![\w/:.<])(?:/[^\s/:,;'\"()]+)*/(?=[^\s/:,;'\"()]+)|\b[A-Za-z]:\\(?:[^\s\\:,;'\"()]+\\)*")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TYPES = {401: "authentication_error", 429: "rate_limit_exceeded"}
 
 
@@ -42,22 +44,14 @@ def invalid(name: str, given: object, expected: str) -> Failure:
     return Failure(400, "invalid_value", f"{name}: got {shown}, expected {expected}", param=name)
 
 
-def failure_or_fault(error: BaseException, log: logging.Logger, what: str) -> Failure:
-    """As `failure_of`; a fault of the server itself is logged, and the client is told no more than that."""
-    failure = failure_of(error)
-    if failure is None:
-        log.error("%s failed", what, exc_info=error)
-        failure = Failure(500, "internal_error", f"a fault of the server; its log says more of {what}")
-    return failure
-
-
 def without_paths(message: str) -> str:
     """`message` in which paths have lost their folders."""
     return _FOLDERS.sub("", " ".join(message.split()))
 
 
-def failure_of(error: BaseException) -> Failure | None:
-    """The failure that an error of the runtime is for a client; None where the server itself is at fault."""
+def failure_of(error: BaseException, what: str) -> Failure:
+    """The failure that an error of the runtime is for a client. A fault of the server itself is logged, as one of
+    `what`, and the client is told no more than that."""
     if isinstance(error, Failure):
         return error
     text = str(error)
@@ -69,10 +63,11 @@ def failure_of(error: BaseException) -> Failure | None:
         return Failure(400, "invalid_value", text, param=field and field[1])
     if isinstance(error, Interrupted):
         return Failure(503, "shutting_down", "the server is about to end: send the request again", retry_after_s=5)
-    if isinstance(error, (OutOfMemoryError, MemoryError)):
+    if isinstance(error, MemoryError):
         return Failure(503, "overloaded", "not enough memory now: send the request again later", retry_after_s=10)
-    if isinstance(error, OSError) and (isinstance(error, ResourceError) or error.errno in (errno.ENOSPC, errno.EDQUOT)):
+    if isinstance(error, ResourceError) or (isinstance(error, OSError) and error.errno in _FULL):
         return Failure(507, "insufficient_storage", "there is no room for the upload here: send it again later")
     if isinstance(error, SpecedgeError) and "word" in text and "graph" in text:
         return Failure(400, "invalid_value", "this model has no word times", param="timestamp_granularities[]")
-    return None
+    _log.error("%s failed", what, exc_info=error)
+    return Failure(500, "internal_error", f"a fault of the server; its log says more of {what}")

@@ -40,7 +40,7 @@ class Job:
         max_duration_s: float,
     ) -> None:
         self.model, self.drafters, self.total_s = model, tuple[str, ...](), 0.0
-        self._options, self._drafter, self._vad = options, drafter, vad
+        self.options, self._drafter, self._vad = options, drafter, vad
         self._opened = partial(open_audio, source, raw=raw, max_duration_s=max_duration_s, name="file")
         self._call: TranscriptionRun | None = None
         self._is_stopped = False
@@ -96,7 +96,7 @@ class Job:
 
     def _decoded(self) -> Any:
         model = self.model
-        options = for_model(self._options, model.bundle.manifest.tokens)
+        options = for_model(self.options, model.bundle.manifest.tokens)
         with contextlib.ExitStack() as stack:
             loan = stack.enter_context(lend_drafter(model, self._drafter, options))
             self.drafters = source_names(loan.drafter)

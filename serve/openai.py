@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -27,41 +25,25 @@ from specedge.runtime.output.formats import STREAMED, SubtitleOptions
 from specedge.runtime.text.phrases import WEIGHT, Phrases, phrases, sentences
 
 from . import shapes
-from .failures import Failure, failure_or_fault, invalid
+from .failures import Failure, failure_of, invalid
 from .jobs import Job
 from .service import ABOUT, Service, client_of
-from .uploads import Form, read_form
+from .uploads import read_form
 
-_log = logging.getLogger(__name__)
 _FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 _ASR_OUTPUTS = ("txt", "vtt", "srt", "tsv", "json")
 _CODED_JSON = "verbose_json with a code"  # of the language, not its name
 _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-_REFUSED = ("known_speaker_names[]", "known_speaker_references[]")
+_Fields = Sequence[tuple[str, str]]
 
 
-@dataclass(kw_only=True)
-class _Ask:
-    """What a form asks for."""
-
-    model: str
-    format: str = "json"
-    stream: bool = False
-    include: tuple[str, ...] = ()
-    options: TranscribeOptions
-    drafter: str
-    vad: dict[str, Any] | None = None
-    raw: RawFormat | None = None
-    ignored: list[str] = field(default_factory=list)
-
-
-class _Fields:
+class _Form:
     """Fields of a form, by name; those that nobody asked for are left.
 
     A list is a field `name[]`, `name[0]` or `name`, again and again, or one with a list in JSON.
     """
 
-    def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, fields: _Fields) -> None:
         self._left: dict[str, list[str]] = {}
         for name, value in fields:
             self._left.setdefault(re.sub(r"\[\d{0,3}\]$", "", name), []).append(value)
@@ -72,8 +54,13 @@ class _Fields:
             raise Failure(400, "invalid_value", f"{name}: holds a zero byte", param=name)
         return values[-1] or None
 
-    def all(self, name: str) -> tuple[str, ...]:
-        return tuple(item for value in self._left.pop(name, ()) for item in _items(value) if item)
+    def all(self, name: str, *known: str) -> tuple[str, ...]:
+        """The items of a list, of which each is one of those known, if any are."""
+        items = tuple(item for value in self._left.pop(name, ()) for item in _items(value) if item)
+        for item in items:
+            if known and item not in known:
+                raise invalid(f"{name}[]", item, " or ".join(known))
+        return items
 
     def is_on(self, name: str) -> bool:
         value = (self.text(name) or "false").lower()
@@ -93,22 +80,21 @@ class _Fields:
             raise invalid(name, text, f"a number from {low:g} to {high:g}")
         return value
 
-    def left(self) -> list[str]:
+    def phrases(self) -> dict[str, Phrases]:
+        """Phrases that may change the text, as far as the form gives them."""
+        weight = self.number("bias_weight", 0.001, 100) or WEIGHT
+        found: dict[str, Phrases] = {}
+        for name, read in (("bias", phrases), ("only", sentences)):
+            if texts := [line for text in self.all(name) for line in text.splitlines()]:
+                try:
+                    found[name] = read(Phrases(tuple(texts), weight))
+                except UsageError as error:
+                    raise Failure(400, "invalid_value", f"{name}: {error}", param=name) from None
+        return found
+
+    def left(self) -> str:
         """The names that nobody asked for."""
-        return sorted(self._left)
-
-
-def _phrases(form: _Fields) -> dict[str, Phrases]:
-    """Phrases that may change the text, as far as the form gives them. Raises Failure."""
-    weight = form.number("bias_weight", 0.001, 100) or WEIGHT
-    found: dict[str, Phrases] = {}
-    for name, read in (("bias", phrases), ("only", sentences)):
-        if texts := [line for text in form.all(name) for line in text.splitlines()]:
-            try:
-                found[name] = read(Phrases(tuple(texts), weight))
-            except UsageError as error:
-                raise Failure(400, "invalid_value", f"{name}: {error}", param=name) from None
-    return found
+        return ", ".join(sorted(self._left)).encode("ascii", "replace").decode()[:500]
 
 
 def _items(value: str) -> list[str]:
@@ -119,30 +105,93 @@ def _items(value: str) -> list[str]:
     return [value]
 
 
-def _ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) -> _Ask:
-    """Raises Failure, UsageError."""
-    form = _Fields(fields)
-    format, stream = form.text("response_format") or "json", form.is_on("stream")
+async def endpoint(request: Request, task: str) -> Response:
+    """Transcribe, or translate into English."""
+    return await _answer(request, lambda fields: [("task", task), *fields])
+
+
+async def inference(request: Request) -> Response:
+    """whisper.cpp's: a form with `file`, the answer as with OpenAI."""
+
+    def fields_of(given: _Fields) -> _Fields:
+        translates = any(name == "translate" and value.lower() in ("true", "1") for name, value in given)
+        task = "translate" if translates else "transcribe"
+        return [("task", task), *((name, value) for name, value in given if name != "stream")]
+
+    return await _answer(request, fields_of)
+
+
+async def asr(request: Request) -> Response:
+    """whisper-asr-webservice's: options in the address, `audio_file` in the form; `encode=false`: raw s16le."""
+    query = request.query_params
+    output = query.get("output") or "txt"
+    if output not in _ASR_OUTPUTS:
+        raise invalid("output", output, f"one of {', '.join(_ASR_OUTPUTS)}")
+    names = ("language", "task", "word_timestamps", "vad_filter", "model")
+    fields = [(name, query[name]) for name in names if name in query]
+    fields.append(("prompt", query.get("initial_prompt", "")))
+    raw = RawFormat("s16le", 16_000) if query.get("encode", "").lower() == "false" else None
+    format = _CODED_JSON if output == "json" else output
+    return await _answer(request, lambda _: fields, file_field="audio_file", format=format, raw=raw)
+
+
+async def _answer(
+    request: Request,
+    fields_of: Callable[[_Fields], _Fields],
+    *,
+    file_field: str = "file",
+    format: str | None = None,
+    raw: RawFormat | None = None,
+) -> Response:
+    """Read the form, decode, and answer. fields_of: what counts of the form; format: where the form has none."""
+    service: Service = request.app.state.service
+    settings, stack = service.settings, contextlib.AsyncExitStack()
+    async with stack:
+        service.check()
+        limits: dict[str, Any] = {"max_bytes": settings.max_upload_bytes, "timeout_s": settings.upload_timeout_s}
+        read = read_form(request, service.folder, file_field=file_field, **limits)
+        given, path = await stack.enter_async_context(read)
+        form = _Form(fields_of(given))
+        format, streams = format or _format_of(form), form.is_on("stream")
+        if streams and format not in ("json", "text"):
+            raise Failure(400, "invalid_value", "stream: goes with response_format json or text", param="stream")
+        include = form.all("include", "logprobs", "drafts")
+        options = _options(form, service, draft_sources=bool(include))
+        vad: dict[str, Any] | None = {} if form.is_on("vad_filter") or form.text("chunking_strategy") else None
+        drafter = form.text("drafter") or settings.drafter
+        name = service.models.name_of(form.text("model") or "")
+        ignored = form.left()
+        request.scope[ABOUT] |= {"model": name, "ignored": ignored}
+        model = await stack.enter_async_context(service.models.use(name))
+        asked = drafter_named(drafter, **service.drafter_options(drafter))
+        job = Job(model, path, options, asked, vad=vad, raw=raw, max_duration_s=settings.max_duration_s)
+        headers = {"x-specedge-ignored": ignored} if ignored else {}
+        if streams:
+            headers["Cache-Control"] = "no-store"
+            events = _events(job, "drafts" in include, request, stack.pop_all())
+            return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        response = _shaped(format, include, await _segments(job, request), job)
+        response.headers.update(headers)
+        return response
+
+
+def _format_of(form: _Form) -> str:
+    format = form.text("response_format") or "json"
     if format not in _FORMATS:
         raise invalid("response_format", format, f"one of {', '.join(_FORMATS)}")
-    if stream and format not in ("json", "text"):
-        raise Failure(400, "invalid_value", "stream: goes with response_format json or text", param="stream")
-    for name in _REFUSED:
-        if form.all(name.removesuffix("[]")):
-            raise Failure(400, "invalid_value", f"{name}: speakers are not told apart here", param=name)
-    include, granularities = form.all("include"), form.all("timestamp_granularities")
-    for name, values, known in (
-        ("include[]", include, ("logprobs", "drafts")),
-        ("timestamp_granularities[]", granularities, ("word", "segment")),
-    ):
-        for value in values:
-            if value not in known:
-                raise invalid(name, value, " or ".join(known))
-    temperature = form.number("temperature", 0, 2)
-    context = form.text("audio_context")
-    options = TranscribeOptions(
+    return format
+
+
+def _options(form: _Form, service: Service, *, draft_sources: bool) -> TranscribeOptions:
+    """Raises Failure, UsageError."""
+    for name in ("known_speaker_names", "known_speaker_references"):
+        if form.all(name):
+            raise Failure(400, "invalid_value", f"{name}[]: speakers are not told apart here", param=f"{name}[]")
+    temperature, context = form.number("temperature", 0, 2), form.text("audio_context")
+    granularities = form.all("timestamp_granularities", "word", "segment")
+    return TranscribeOptions(
         language=form.text("language"),
-        task=form.text("task") or task,
+        task=form.text("task") or "transcribe",
         temperature=(temperature,) if temperature else FALLBACK_TEMPERATURES,
         initial_prompt=form.text("prompt"),
         hotwords=", ".join((*form.all("keywords"), *form.all("hotwords"))) or None,
@@ -150,116 +199,38 @@ def _ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) -
         seed=int(form.number("seed", 0, 2**53) or 0),
         audio_context=audio_context(context) if context else TranscribeOptions.audio_context,
         word_timestamps="word" in granularities or form.is_on("word_timestamps"),
-        draft_sources=bool(include),
-        **service.phrases | _phrases(form),
-    )
-    vad: dict[str, Any] | None = {} if form.is_on("vad_filter") or form.text("chunking_strategy") else None
-    return _Ask(
-        model=service.models.name_of(form.text("model") or ""),
-        format=format,
-        stream=stream,
-        include=include,
-        options=options,
-        drafter=form.text("drafter") or service.settings.drafter,
-        vad=vad,
-        ignored=form.left(),
+        draft_sources=draft_sources,
+        **service.phrases | form.phrases(),
     )
 
 
-async def endpoint(request: Request, task: str) -> Response:
-    """Transcribe, or translate into English."""
-    service: Service = request.app.state.service
-    return await _answer(request, lambda form: _ask_of(form.fields, service, task=task), file_field="file")
-
-
-async def inference(request: Request) -> Response:
-    """whisper.cpp's: a form with `file`, the answer as with OpenAI."""
+async def _segments(job: Job, request: Request) -> list[Segment]:
+    """All segments, unless the client goes: then the work ends. Raises ClientDisconnect."""
     service: Service = request.app.state.service
 
-    def ask_for(form: Form) -> _Ask:
-        known = [(name, value) for name, value in form.fields if name != "stream"]
-        translates = any(name == "translate" and value.lower() in ("true", "1") for name, value in known)
-        return _ask_of(known, service, task="translate" if translates else "transcribe")
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        work.cancel()
 
-    return await _answer(request, ask_for, file_field="file")
+    async def decoded() -> list[Segment]:
+        coming = service.segments(job, client_of(request), request.scope[ABOUT])
+        return [segment async for segment in coming if segment is not None]
 
-
-async def asr(request: Request) -> Response:
-    """whisper-asr-webservice's: options in the address, `audio_file` in the form; `encode=false`: raw s16le."""
-    service: Service = request.app.state.service
-    query = request.query_params
-    output = query.get("output") or "txt"
-    if output not in _ASR_OUTPUTS:
-        raise invalid("output", output, f"one of {', '.join(_ASR_OUTPUTS)}")
-
-    def ask_for(_: Form) -> _Ask:
-        names = ("language", "task", "word_timestamps", "vad_filter", "model")
-        fields = [(name, query[name]) for name in names if name in query]
-        ask = _ask_of([*fields, ("prompt", query.get("initial_prompt", ""))], service, task="transcribe")
-        ask.raw = RawFormat("s16le", 16_000) if query.get("encode", "").lower() == "false" else None
-        ask.format = _CODED_JSON if output == "json" else output
-        return ask
-
-    return await _answer(request, ask_for, file_field="audio_file")
-
-
-async def _answer(request: Request, ask_for: Callable[[Form], _Ask], *, file_field: str) -> Response:
-    """Read the form, decode, and answer."""
-    service: Service = request.app.state.service
-    stack = contextlib.AsyncExitStack()
-    async with stack:
-        service.check()
-        settings = service.settings
-        limits: dict[str, Any] = {"max_bytes": settings.max_upload_bytes, "timeout_s": settings.upload_timeout_s}
-        form = await stack.enter_async_context(read_form(request, service.folder, file_field=file_field, **limits))
-        ask = ask_for(form)
-        ignored = ", ".join(ask.ignored).encode("ascii", "replace").decode()[:500]
-        about = request.scope[ABOUT]
-        about |= {"model": ask.model, "ignored": ignored}
-        model = await stack.enter_async_context(service.models.use(ask.model))
-        drafter = drafter_named(ask.drafter, **service.drafter_options(ask.drafter))
-        limit_s = settings.max_duration_s
-        job = Job(model, form.file, ask.options, drafter, vad=ask.vad, raw=ask.raw, max_duration_s=limit_s)
-        if ask.stream:
-            events = _events(ask, job, service, request, stack.pop_all())
-            headers = {"Cache-Control": "no-store"} | ({"x-specedge-ignored": ignored} if ignored else {})
-            return StreamingResponse(events, media_type="text/event-stream", headers=headers)
-        segments = await _until_gone(request, _all(service.segments(job, client_of(request), about)))
-        response = _shaped(ask, segments, job)
-        if ignored:
-            response.headers["x-specedge-ignored"] = ignored
-        return response
-
-
-async def _all(segments: AsyncIterator[Segment | None]) -> list[Segment]:
-    return [segment async for segment in segments if segment is not None]
-
-
-async def _until_gone(request: Request, work: Any) -> Any:
-    """What `work` gives, unless the client goes: then it is cancelled. Raises ClientDisconnect."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
+    work, watch = asyncio.ensure_future(decoded()), asyncio.ensure_future(gone())
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientDisconnect
+        return await work
+    except asyncio.CancelledError:
+        raise ClientDisconnect from None
     finally:
-        for one in (task, gone):
-            one.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+        watch.cancel()
 
 
 async def _events(
-    ask: _Ask, job: Job, service: Service, request: Request, resources: contextlib.AsyncExitStack
+    job: Job, has_drafts: bool, request: Request, resources: contextlib.AsyncExitStack
 ) -> AsyncIterator[str]:
     """The stream. Its resources go with it, also when the client does."""
-    has_drafts, tokenizer = "drafts" in ask.include, job.model.bundle.tokenizer
+    service: Service = request.app.state.service
     done: list[Segment] = []
     async with resources:
         try:
@@ -269,42 +240,36 @@ async def _events(
                     if segment is None:
                         yield ": keep-alive\n\n"
                         continue
-                    yield shapes.event(
-                        {"type": "transcript.text.delta", "delta": segment.text if done else segment.text.lstrip()}
-                    )
+                    delta = segment.text if done else segment.text.lstrip()
+                    yield shapes.event("transcript.text.delta", delta=delta)
                     if has_drafts:
-                        fields = {"id": len(done), "start": segment.start, "end": segment.end, "text": segment.text}
-                        fields |= shapes.drafted(segment, tokenizer)
-                        if ask.options.word_timestamps:
+                        fields = shapes.drafted(segment, job.model.bundle.tokenizer)
+                        if job.options.word_timestamps:
                             fields["words"] = shapes.words([segment])
+                        fields |= {"start": segment.start, "end": segment.end, "text": segment.text}
                         fields |= {"language": job.info.language, "duration": job.info.duration}
-                        yield shapes.event({"type": "specedge.segment", **fields, "drafters": job.drafters})
+                        yield shapes.event("specedge.segment", id=len(done), **fields, drafters=job.drafters)
                     done.append(segment)
-            text = {"text": shapes.text_of(done), "usage": shapes.usage(job.info)}
-            yield shapes.event({"type": "transcript.text.done", **text})
+            text = shapes.text_of(done)
+            yield shapes.event("transcript.text.done", text=text, usage=shapes.usage(job.info))
             if has_drafts:
-                figures = shapes.figures(job.info, job.model, job.total_s)
-                yield shapes.event({"type": "specedge.figures", **figures})
+                yield shapes.event("specedge.figures", **shapes.figures(job))
         except Exception as error:
-            yield shapes.event(failure_or_fault(error, _log, "a stream").body())
+            yield shapes.event(**failure_of(error, "a stream").body())
         yield "data: [DONE]\n\n"
 
 
-def _shaped(ask: _Ask, segments: list[Segment], job: Job) -> Response:
-    info, tokenizer = job.info, job.model.bundle.tokenizer
-    if ask.format == "json":
-        value: dict[str, Any] = {"text": shapes.text_of(segments), "usage": shapes.usage(info)}
-        if "logprobs" in ask.include:
-            value["logprobs"] = shapes.logprobs(segments, tokenizer)
+def _shaped(format: str, include: Sequence[str], segments: list[Segment], job: Job) -> Response:
+    if format == "json":
+        value = {"text": shapes.text_of(segments), "usage": shapes.usage(job.info)}
+        if "logprobs" in include:
+            value["logprobs"] = shapes.logprobs(segments, job.model.bundle.tokenizer)
         return JSONResponse(value)
-    if ask.format == "text":
+    if format == "text":
         return PlainTextResponse(shapes.text_of(segments) + "\n")
-    if ask.format in STREAMED:
-        return PlainTextResponse("".join(STREAMED[ask.format](segments, SubtitleOptions())))
-    has_drafts = "drafts" in ask.include
-    value = shapes.verbose(segments, info, ask.options, tokenizer if has_drafts else None)
-    if has_drafts:
-        value["figures"] = shapes.figures(info, job.model, job.total_s)
-    if ask.format == _CODED_JSON:
-        value["language"] = info.language
+    if format in STREAMED:
+        return PlainTextResponse("".join(STREAMED[format](segments, SubtitleOptions())))
+    value = shapes.verbose(segments, job, has_drafts="drafts" in include)
+    if format == _CODED_JSON:
+        value["language"] = job.info.language
     return JSONResponse(value)

@@ -9,7 +9,6 @@ import asyncio
 import base64
 import binascii
 import json
-import logging
 import math
 import secrets
 from typing import Any
@@ -25,10 +24,9 @@ from specedge.runtime.model import WhisperModel
 from specedge.runtime.output.report import source_names
 
 from . import shapes
-from .failures import Failure, failure_or_fault, invalid
+from .failures import Failure, failure_of, invalid
 from .service import ABOUT, Service, client_of
 
-_log = logging.getLogger(__name__)
 _RATES = (16_000, 24_000)
 _RATE_HZ = 16_000
 _EVENTS = "conversation.item.input_audio_transcription"
@@ -113,7 +111,7 @@ class _Session:
             except WebSocketDisconnect:
                 raise
             except Exception as error:
-                await self.tell("error", **failure_or_fault(error, _log, "a realtime session").body())
+                await self.tell("error", **failure_of(error, "a realtime session").body())
 
     async def _received(self) -> str | None:
         """The next message, None for a binary one. Raises Failure where none comes, WebSocketDisconnect."""

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +17,12 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specedge.errors import ResourceError, SpecedgeError, Terminated
+from specedge.leftovers import Names, temporary_folder
 from specedge.runtime.console import notify
 
 from .app import make_app
 from .service import Service
 from .settings import Settings
-from .uploads import spool_folder
 
 _TICK_S = 0.05
 _MAX_CONNECTIONS = 1000
@@ -32,7 +33,8 @@ def run(settings: Settings) -> None:
     for noisy in ("python_multipart", "uvicorn"):  # which tell of every client's mistake
         logging.getLogger(noisy).setLevel(logging.ERROR)
     try:
-        with spool_folder() as folder:
+        # Its maker holds a lock on the folder, so that the next start sweeps what a killed server left.
+        with temporary_folder(Names(parent=Path(tempfile.gettempdir()), prefix="specedge-serve-")) as folder:
             if asyncio.run(_serve(settings, folder)) == signal.SIGTERM:
                 raise Terminated("terminated")
     except SpecedgeError:

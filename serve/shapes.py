@@ -12,17 +12,18 @@ from typing import Any
 
 from specedge.runtime.device import load_profile
 from specedge.runtime.longform.segments import DraftedSegment, Segment, TranscriptionInfo
-from specedge.runtime.model import WhisperModel
-from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.output.report import token_texts
 from specedge.runtime.text.special import LANGUAGE_NAMES
 from specedge.runtime.text.tokenizer import Tokenizer
 
-_FIELDS = ("seek", "start", "end", "text", "tokens", "temperature", "avg_logprob", "compression_ratio")
+from .jobs import Job
+
+_FIELDS = "seek start end text tokens temperature avg_logprob compression_ratio no_speech_prob".split()
 
 
-def event(value: dict[str, Any]) -> str:
+def event(kind: str | None = None, **fields: Any) -> str:
     """An event of a stream."""
+    value = fields if kind is None else {"type": kind, **fields}
     return f"data: {json.dumps(value, allow_nan=False)}\n\n"
 
 
@@ -64,16 +65,16 @@ def _new_pass() -> dict[str, Any]:
     return {"drafter": None, "rows": 0, "accepted": 0}
 
 
-def figures(info: TranscriptionInfo, model: WhisperModel, total_s: float) -> dict[str, Any]:
+def figures(job: Job) -> dict[str, Any]:
     """Times and counters of a whole transcription."""
-    said = info.speculation
-    profile = load_profile(model.bundle.digest, model.threads)
+    info, said = job.info, job.info.speculation
+    profile = load_profile(job.model.bundle.digest, job.model.threads)
     tokens = said.get("tokens", 0)
     return {
         "duration_s": round(info.duration, 3),
         "encode_s": said.get("encoder_s"),
         "decode_s": round((said.get("decoder_s") or 0) + (said.get("draft_s") or 0), 3),
-        "real_time_factor": round(total_s / info.duration, 4) if info.duration else None,
+        "real_time_factor": round(job.total_s / info.duration, 4) if info.duration else None,
         "tokens": tokens,
         "passes": said.get("passes", 0),
         "encoder_provider": info.encoder_provider,
@@ -101,31 +102,28 @@ def words(segments: Sequence[Segment]) -> list[dict[str, Any]]:
     return [{"word": word.word.strip(), "start": word.start, "end": word.end} for word in found]
 
 
-def verbose(
-    segments: Sequence[Segment], info: TranscriptionInfo, options: TranscribeOptions, tokenizer: Tokenizer | None
-) -> dict[str, Any]:
-    """`verbose_json`. tokenizer: where the drafts are wanted."""
+def verbose(segments: Sequence[Segment], job: Job, *, has_drafts: bool) -> dict[str, Any]:
+    """`verbose_json`."""
+    info, items = job.info, []
+    for number, segment in enumerate(segments):
+        items.append({"id": number, **{name: _number(getattr(segment, name)) for name in _FIELDS}})
+        if has_drafts:
+            found = drafted(segment, job.model.bundle.tokenizer)
+            items[-1] |= {"tokens_by": found["tokens"], "passes": found["passes"]}
     answer: dict[str, Any] = {
-        "task": options.task,
+        "task": job.options.task,
         "language": LANGUAGE_NAMES.get(info.language, info.language),
         "duration": info.duration,
         "text": text_of(segments),
-        "segments": [_segment(number, segment, tokenizer) for number, segment in enumerate(segments)],
+        "segments": items,
         "usage": usage(info),
         "encoder_provider": info.encoder_provider,
     }
-    if options.word_timestamps:
+    if job.options.word_timestamps:
         answer["words"] = words(segments)
+    if has_drafts:
+        answer["figures"] = figures(job)
     return answer
-
-
-def _segment(number: int, segment: Segment, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    fields = {"id": number, **{name: _number(getattr(segment, name)) for name in _FIELDS}}
-    fields["no_speech_prob"] = _number(segment.no_speech_prob)
-    if tokenizer is not None:
-        found = drafted(segment, tokenizer)
-        fields |= {"tokens_by": found["tokens"], "passes": found["passes"]}
-    return fields
 
 
 def _number(value: Any) -> Any:

@@ -1,7 +1,6 @@
 """Forms with a file: Starlette reads them as they come, every limit holds while reading, and the file gets a name.
 
-Audio is read from a private folder, because a file with a name can be read more than once. The folder's maker holds a
-lock on it, so that the next start sweeps what a killed server left (`leftovers`).
+Audio is read from a private folder, because a file with a name can be read more than once.
 """
 
 from __future__ import annotations
@@ -10,40 +9,23 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from specedge.leftovers import Names, temporary_folder
-
 from .failures import Failure
 
 _MAX_FIELDS, _MAX_FIELD_BYTES = 200, 1 << 18
 
 
-def spool_folder() -> contextlib.AbstractContextManager[Path]:
-    """A private folder for uploads; those of dead servers are swept. Raises OSError."""
-    return temporary_folder(Names(parent=Path(tempfile.gettempdir()), prefix="specedge-serve-"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """The fields of a form in their order, and its file."""
-
-    fields: list[tuple[str, str]]
-    file: Path
-
-
 @contextlib.asynccontextmanager
 async def read_form(
     request: Request, folder: Path, *, file_field: str, max_bytes: int, timeout_s: float
-) -> AsyncIterator[Form]:
-    """The form of a request with a file named `file_field`, which is there inside the block.
+) -> AsyncIterator[tuple[list[tuple[str, str]], Path]]:
+    """The fields of a request's form in their order, and its file named `file_field`, which is there inside the block.
 
     max_bytes: of the whole body; timeout_s: the longest wait for more of it. Raises Failure, ClientDisconnect.
     """
@@ -62,7 +44,7 @@ async def read_form(
             message = f"{file_field}: send the audio as a file of this name, with a filename"
             raise Failure(400, "missing_field", message, param=file_field)
         await asyncio.to_thread(_save, upload, path)
-        yield Form(fields=[(name, value) for name, value in found.multi_items() if isinstance(value, str)], file=path)
+        yield [(name, value) for name, value in found.multi_items() if isinstance(value, str)], path
     finally:
         path.unlink(missing_ok=True)
         await found.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import tempfile
 import time
@@ -21,17 +20,16 @@ from wyoming.info import AsrModel, AsrProgram, Attribution, Describe, Info
 from wyoming.ping import Ping, Pong
 from wyoming.server import AsyncEventHandler, AsyncServer
 
-from specedge.errors import ResourceError, UsageError
+from specedge.errors import ResourceError, SpecedgeError, UsageError
 from specedge.runtime.audio.audio import RawFormat
 from specedge.runtime.options import READS_MAPS, TranscribeOptions, drafter_named
 from specedge.version import __version__
 
-from .failures import Failure, failure_of, failure_or_fault, invalid
+from .failures import Failure, failure_of, invalid
 from .jobs import Job
 from .names import NameMaps
 from .service import Service
 
-_log = logging.getLogger(__name__)
 _ENCODINGS = {1: "u8", 2: "s16le", 3: "s24le", 4: "s32le"}
 _MOST_EVENT_BYTES = 1 << 24
 _SOURCE = Attribution(name="specedge", url="https://github.com/openai/whisper")
@@ -126,9 +124,10 @@ class _Handler(AsyncEventHandler):
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as error:
-            if isinstance(error, (KeyError, TypeError, AttributeError, ValueError)) and failure_of(error) is None:
+            is_ours = isinstance(error, SpecedgeError)
+            if isinstance(error, (KeyError, TypeError, AttributeError, ValueError)) and not is_ours:
                 error = Failure(400, "invalid_event", f"the event {event.type[:40]!r} has wrong or missing fields")
-            failure = failure_or_fault(error, _log, "a Wyoming request")
+            failure = failure_of(error, "a Wyoming request")
             self._forget()
             await self.write_event(Error(text=failure.message, code=failure.code).event())
             return failure.status < 500

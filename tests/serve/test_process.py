@@ -183,6 +183,6 @@ def test_values() -> None:
             parse_seconds(wrong)
     with pytest.raises(UsageError, match="api_key"):
         Settings(api_keys=("a b",))
-    full = failure_of(OSError(errno.ENOSPC, "No space left on device", "a"))
-    assert full is not None and (full.status, full.code) == (507, "insufficient_storage")
+    full = failure_of(OSError(errno.ENOSPC, "No space left on device", "a"), "a test")
+    assert (full.status, full.code) == (507, "insufficient_storage")
     assert without_paths("/here/a/b.wav: x; https://a.b/c d/e") == "b.wav: x; https://a.b/c d/e"
