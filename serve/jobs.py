@@ -1,11 +1,11 @@
-"""One transcription in a thread of its own; its segments come to the event loop, and it can be stopped at once."""
+"""One transcription, segment by segment in threads; it can be stopped at once."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -44,57 +44,38 @@ class Job:
         self._opened = partial(open_audio, source, raw=raw, max_duration_s=max_duration_s, name="file")
         self._call: TranscriptionRun | None = None
         self._is_stopped = False
-        self._items: asyncio.Queue[Segment | BaseException | None] = asyncio.Queue()
 
     async def segments(self, threads: ThreadPoolExecutor) -> AsyncGenerator[Segment | None, None]:
         """The segments, and None whenever nothing came for a while. Raises what decoding raises.
 
         Leaving early stops the work, and returns once it has stopped.
         """
-        self._loop = asyncio.get_running_loop()
-        work = self._loop.run_in_executor(threads, self._work)
-        try:
+        with contextlib.closing(self._decoded()) as decoded:
             while True:
+                started_s = time.perf_counter()
+                step = asyncio.get_running_loop().run_in_executor(threads, next, decoded, None)
                 try:
-                    item = await asyncio.wait_for(self._items.get(), _KEEP_ALIVE_S)
-                except TimeoutError:
-                    yield None
-                    continue
-                if item is None:
+                    while not (await asyncio.wait([step], timeout=_KEEP_ALIVE_S))[0]:
+                        yield None
+                finally:
+                    await asyncio.shield(self._ended(step))
+                    self.total_s += time.perf_counter() - started_s
+                segment = step.result()
+                if segment is None:
                     return
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            await asyncio.shield(self._ended(work))
+                yield segment
 
-    async def _ended(self, work: asyncio.Future[None]) -> None:
-        while not work.done():
-            self.stop()
-            await asyncio.wait([work], timeout=_STOP_AGAIN_S)
-
-    def stop(self) -> None:
+    async def _ended(self, step: asyncio.Future[Segment | None]) -> None:
         """Have the work end with its next pass, or within the encoder's."""
-        self._is_stopped = True
-        if self._call is not None:
-            self._call.transcription.stop()
+        while not step.done():
+            self._is_stopped = True
+            if self._call is not None:
+                self._call.transcription.stop()
+            await asyncio.wait([step], timeout=_STOP_AGAIN_S)
+        if not step.cancelled():
+            step.exception()  # looked at, so that nobody logs it where the client is gone
 
-    def _work(self) -> None:
-        started_s = time.perf_counter()
-        try:
-            for segment in self._decoded():
-                self._tell(segment)
-        except BaseException as error:
-            self._tell(error)
-        finally:
-            self.total_s = time.perf_counter() - started_s
-            self._tell(None)
-
-    def _tell(self, item: Segment | BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
-
-    def _decoded(self) -> Any:
+    def _decoded(self) -> Generator[Segment, None, None]:
         model = self.model
         options = for_model(self.options, model.bundle.manifest.tokens)
         with contextlib.ExitStack() as stack:

@@ -1,9 +1,12 @@
-"""What all entrances of the server share: models, threads, the queue, the folder of uploads, counters."""
+"""What all entrances of the server share: models, threads, whose turn it is, the folder of uploads, counters."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,64 @@ from .failures import Failure
 from .jobs import Job
 from .metrics import Metrics
 from .models import Models
-from .queue import FairQueue
 from .settings import Settings
 
 ABOUT = "specedge.about"
 """Where a request's scope has what its line of the log says."""
+
+
+class FairQueue:
+    """`parallel` turns at once and `size` requests in line; a turn that ends goes to another client's request first."""
+
+    def __init__(self, parallel: int, size: int) -> None:
+        self._parallel, self._size = parallel, size
+        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self.n_running = self.n_waiting = 0
+        self._mean_s = 1.0  # of a turn, of the last ones most
+
+    def check(self) -> None:
+        """Raise Failure 429 where a request that came now would find no place."""
+        if self.n_running >= self._parallel and self.n_waiting >= self._size:
+            wait_s = self._mean_s * (self.n_waiting + 1) / self._parallel
+            raise Failure(
+                429,
+                "rate_limit_exceeded",
+                f"{self.n_waiting} requests wait already: send it again after Retry-After",
+                retry_after_s=min(max(1, round(wait_s)), 60),
+            )
+
+    @contextlib.asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Wait for a turn, and have it inside. Raises Failure 429."""
+        self.check()
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(client, deque()).append(mine)
+        self.n_waiting += 1
+        self._give_turns()
+        started_s = time.monotonic()
+        try:
+            await mine
+            started_s = time.monotonic()
+            yield
+        finally:
+            if mine.cancelled():  # before its turn
+                self.n_waiting -= 1
+            else:
+                self.n_running -= 1
+                self._mean_s += 0.1 * (time.monotonic() - started_s - self._mean_s)
+            self._give_turns()
+
+    def _give_turns(self) -> None:
+        """Give free turns to the first in line of the client that had none for longest."""
+        while self._lines and self.n_running < self._parallel:
+            client, line = self._lines.popitem(last=False)
+            first = line.popleft()
+            if line:
+                self._lines[client] = line
+            if not first.cancelled():
+                first.set_result(None)
+                self.n_running += 1
+                self.n_waiting -= 1
 
 
 class Service:
