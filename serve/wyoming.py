@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import socket
 import tempfile
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -21,18 +23,39 @@ from wyoming.ping import Ping, Pong
 from wyoming.server import AsyncEventHandler, AsyncServer
 
 from specedge.errors import ResourceError, SpecedgeError, UsageError
+from specedge.maps.build import build
+from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.audio.audio import RawFormat
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.options import READS_MAPS, TranscribeOptions, drafter_named
 from specedge.version import __version__
 
 from .failures import Failure, failure_of, invalid
 from .jobs import Job
-from .names import NameMaps
 from .service import Service
 
 _ENCODINGS = {1: "u8", 2: "s16le", 3: "s24le", 4: "s32le"}
 _MOST_EVENT_BYTES = 1 << 24
 _SOURCE = Attribution(name="specedge", url="https://github.com/openai/whisper")
+SENTENCES = (
+    " Turn on {name}.",
+    " Turn off {name}.",
+    " Turn on the {name}.",
+    " Turn off the {name}.",
+    " Turn the {name} on.",
+    " Turn the {name} off.",
+    " Open the {name}.",
+    " Close the {name}.",
+    " Lock the {name}.",
+    " Unlock the {name}.",
+    " Set the {name} to",
+    " Is the {name} on?",
+    " What is the {name}?",
+    " Turn on the lights in the {name}.",
+    " Turn off the lights in the {name}.",
+    " What is the temperature in the {name}?",
+)
+_MOST_NAMES, _MOST_CHARS, _MOST_KEPT = 2000, 100, 8
 
 
 @contextlib.asynccontextmanager
@@ -75,22 +98,51 @@ async def _announced(uri: str, name: str) -> Any:
     return announced
 
 
+class NameMaps:
+    """Token maps of commands with the names of a house: each sentence with each name. They change no text.
+
+    The last few are kept, in the server's private folder, with which they go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[str, Path] = {}
+        self._lock = threading.Lock()
+
+    def map_of(self, names: Sequence[str], bundle: Bundle) -> Path | None:
+        """The map of these names for this model, made now where it is new; None without names. Raises ResourceError."""
+        names = sorted({name.strip()[:_MOST_CHARS] for name in names[:_MOST_NAMES] if name.strip()})
+        if not names:
+            return None
+        key = hashlib.sha256("\0".join([bundle.digest, *names]).encode()).hexdigest()[:32]
+        with self._lock:
+            path = self._made.pop(key, None) or self._built(key, names, bundle)
+            self._made[key] = path
+            while len(self._made) > _MOST_KEPT:
+                self._made.pop(next(iter(self._made))).unlink(missing_ok=True)
+        return path
+
+    def _built(self, key: str, names: Sequence[str], bundle: Bundle) -> Path:
+        tokenizer, path = bundle.tokenizer, self._folder / f"{key}.tmap"
+        sentences = (tokenizer.encode(one.replace("{name}", name)) for one in SENTENCES for name in names)
+        eot = tokenizer.special.eot
+        build(sentences, path, n_text=eot, fingerprint=text_fingerprint(tokenizer.ranks, eot))
+        return path
+
+
 class _Bounded:
     """A reader that refuses events no client sends: their lengths are the client's word."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
 
-    async def readline(self) -> bytes:
-        return await self._reader.readline()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
 
     async def readexactly(self, n: int) -> bytes:
         if not 0 < n <= _MOST_EVENT_BYTES:
             raise ValueError("an event is too large")
         return await self._reader.readexactly(n)
-
-    def feed_eof(self) -> None:
-        self._reader.feed_eof()
 
 
 class _Handler(AsyncEventHandler):
@@ -101,7 +153,7 @@ class _Handler(AsyncEventHandler):
     ) -> None:
         super().__init__(_Bounded(reader), writer)  # type: ignore[arg-type]
         self._service, self._maps = service, maps
-        self._wanted, self._format = Transcribe(), RawFormat("s16le", 16_000)
+        self._wanted = Transcribe()
         self._audio: Any = None
         self._layout, self._n_bytes = (16_000, 2, 1), 0
 
@@ -163,7 +215,6 @@ class _Handler(AsyncEventHandler):
         if width not in _ENCODINGS:
             raise invalid("width", width, "1 to 4 bytes")
         self._layout, self._n_bytes = (rate_hz, width, n_channels), 0
-        self._format = RawFormat(_ENCODINGS[width], rate_hz, n_channels)
         self._audio = tempfile.NamedTemporaryFile(dir=self._service.folder, delete=False)
 
     async def _transcribe(self) -> None:
@@ -195,6 +246,7 @@ class _Handler(AsyncEventHandler):
             self._service.log("wyoming transcribe", about, status)
 
     def _job(self, wanted: Transcribe, model: Any) -> Job:
+        rate_hz, width, n_channels = self._layout
         names = [str(name) for name in (*(wanted.transcript_names or ()), *(wanted.transcript_terms or ()))]
         drafter = self._service.settings.drafter
         about = self._service.drafter_options(drafter)
@@ -208,7 +260,7 @@ class _Handler(AsyncEventHandler):
             Path(self._audio.name),
             TranscribeOptions(language=language, hotwords=", ".join(names) or None, **self._service.phrases),
             drafter_named(drafter, **about),
-            raw=self._format,
+            raw=RawFormat(_ENCODINGS[width], rate_hz, n_channels),
             max_duration_s=self._service.settings.max_duration_s,
         )
 

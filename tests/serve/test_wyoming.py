@@ -20,7 +20,7 @@ from wyoming.ping import Ping, Pong
 
 import specedge
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.serve.names import NameMaps
+from specedge.serve.wyoming import NameMaps
 from support.paths import DEMO
 from support.serving import MAINTENANCE, SAID, served
 
