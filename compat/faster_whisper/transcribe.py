@@ -7,7 +7,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, make_dataclass
 from itertools import accumulate, repeat
 from typing import Any
 
@@ -23,6 +23,7 @@ from specedge.runtime.longform.transcribe import compression_ratio as get_compre
 from specedge.runtime.longform.vad_filter import SpeechMap
 from specedge.runtime.longform.windows import Piece, cut_window
 from specedge.runtime.longform.words import last_end_s, time_words
+from specedge.runtime.options import AUTO_PROVIDER
 from specedge.runtime.text.words import WordTokens
 from specedge.runtime.text.words import merge_punctuations as _merge_punctuations
 
@@ -31,9 +32,9 @@ from .ct2 import Encoded, GenerationResult, Whisper
 from .feature_extractor import FeatureExtractor
 from .tokenizer import _LANGUAGE_CODES, HFTokenizer, Tokenizer
 from .utils import (
+    PROVIDER_VARIABLE,
     available_models,
     chosen_model,
-    chosen_provider,
     download_model,
     format_timestamp,
     get_end,
@@ -55,39 +56,17 @@ BEAM_SIZE = 5
 _FALLS_BACK = ("int8", "int8_float32", "float32")
 _ON_CPU = ("default", "auto", "int4", *_FALLS_BACK)
 _SILENCE = np.zeros(1, np.float32)
-_NAMED = inspect.Parameter.KEYWORD_ONLY
 
 
-@dataclass
-class TranscriptionOptions:
-    """The options that programs hand to `generate_segment_batched`; meanings as in `WhisperModel.transcribe`."""
-
-    beam_size: int
-    best_of: int
-    patience: float
-    length_penalty: float
-    repetition_penalty: float
-    no_repeat_ngram_size: int
-    log_prob_threshold: float | None
-    no_speech_threshold: float | None
-    compression_ratio_threshold: float | None
-    condition_on_previous_text: bool
-    prompt_reset_on_temperature: float
-    temperatures: list[float]
-    initial_prompt: str | Iterable[int] | None
-    prefix: str | None
-    suppress_blank: bool
-    suppress_tokens: list[int] | None
-    without_timestamps: bool
-    max_initial_timestamp: float
-    word_timestamps: bool
-    prepend_punctuations: str
-    append_punctuations: str
-    multilingual: bool
-    max_new_tokens: int | None
-    clip_timestamps: str | list[float] | None
-    hallucination_silence_threshold: float | None
-    hotwords: str | None
+_OPTIONS = """
+beam_size best_of patience length_penalty repetition_penalty no_repeat_ngram_size log_prob_threshold
+no_speech_threshold compression_ratio_threshold condition_on_previous_text prompt_reset_on_temperature temperatures
+initial_prompt prefix suppress_blank suppress_tokens without_timestamps max_initial_timestamp word_timestamps
+prepend_punctuations append_punctuations multilingual max_new_tokens clip_timestamps hallucination_silence_threshold
+hotwords
+"""
+TranscriptionOptions: Any = make_dataclass("TranscriptionOptions", _OPTIONS.split())
+"""The options that programs hand to `generate_segment_batched`; meanings as in `WhisperModel.transcribe`."""
 
 
 class WhisperModel(model.WhisperModel):
@@ -134,7 +113,7 @@ class WhisperModel(model.WhisperModel):
             files,
             revision,
             use_auth_token,
-            encoder_provider=chosen_provider(),
+            encoder_provider=os.environ.get(PROVIDER_VARIABLE) or AUTO_PROVIDER,
         )
         manifest = self.bundle.manifest
         self.model = Whisper(self.engine)
@@ -158,9 +137,9 @@ class WhisperModel(model.WhisperModel):
                 return "default"
         return asked
 
-    def transcribe(self, audio: Any, *arguments: Any, **named: Any) -> Any:
+    def transcribe(self, audio: Any, **options: Any) -> Any:
         """As `specedge.WhisperModel.transcribe`, with faster-whisper's defaults."""
-        return _transcribe(super().transcribe, self, audio, *arguments, **named)
+        return _transcribe(super().transcribe, self, audio, options)
 
     def encode(self, features: NDArray[Any]) -> Encoded:
         """The encoder's output for log-mels [n_windows, n_mels, n_frames], or for one without the first axis."""
@@ -255,7 +234,7 @@ class WhisperModel(model.WhisperModel):
         return texts
 
     def generate_with_fallback(
-        self, encoder_output: Any, prompt: list[int], tokenizer: Tokenizer, options: TranscriptionOptions
+        self, encoder_output: Any, prompt: list[int], tokenizer: Tokenizer, options: Any
     ) -> tuple[GenerationResult, float, float, float]:
         """The text of one window, its average log-probability, the last temperature tried and its compression ratio."""
         tried: list[tuple[GenerationResult, float, float, float]] = []
@@ -275,7 +254,7 @@ class WhisperModel(model.WhisperModel):
         return best[0], best[1], tried[-1][2], best[3]
 
     def _generated(
-        self, encoded: Any, prompts: Sequence[list[int]], options: TranscriptionOptions, temperature: float
+        self, encoded: Any, prompts: Sequence[list[int]], options: Any, temperature: float
     ) -> list[GenerationResult]:
         """The texts of windows behind their prompts. Raises ValueError where they cannot be so long."""
         n_prompt = max(map(len, prompts))
@@ -301,7 +280,7 @@ class WhisperModel(model.WhisperModel):
         self,
         features: NDArray[Any],
         tokenizer: Tokenizer,
-        options: TranscriptionOptions,
+        options: Any,
         log_progress: bool,
         encoder_output: Any = None,
     ) -> Iterable[Segment]:
@@ -376,7 +355,7 @@ def _search(options: Any) -> dict[str, Any]:
     return {name: getattr(options, name) for name in _SEARCH} | {"return_scores": True}
 
 
-def _average(result: GenerationResult, options: TranscriptionOptions) -> float:
+def _average(result: GenerationResult, options: Any) -> float:
     """The average log-probability of a text's tokens, its end included."""
     n_ids = len(result.sequences_ids[0])
     return float(result.scores[0] * max(1, n_ids) ** options.length_penalty / (n_ids + 1))
@@ -393,7 +372,7 @@ class BatchedInferencePipeline(batched.BatchedInferencePipeline):
         features: NDArray[Any],
         tokenizer: Tokenizer,
         chunks_metadata: Sequence[Mapping[str, Any]],
-        options: TranscriptionOptions,
+        options: Any,
     ) -> list[list[dict[str, Any]]]:
         """The segments of each window of log-mels [n_windows, n_mels, n_frames], a chunk with "offset", "duration"."""
         encoded, outputs = self.generate_segment_batched(features, tokenizer, options)
@@ -415,7 +394,7 @@ class BatchedInferencePipeline(batched.BatchedInferencePipeline):
         return windows
 
     def generate_segment_batched(
-        self, features: NDArray[Any], tokenizer: Tokenizer, options: TranscriptionOptions
+        self, features: NDArray[Any], tokenizer: Tokenizer, options: Any
     ) -> tuple[Encoded, list[dict[str, Any]]]:
         """The features of each window, and of each its text's "tokens", "avg_logprob" and "no_speech_prob"."""
         given = options.initial_prompt or []
@@ -437,9 +416,9 @@ class BatchedInferencePipeline(batched.BatchedInferencePipeline):
         ]
         return encoded, outputs
 
-    def transcribe(self, audio: Any, *arguments: Any, **named: Any) -> Any:
+    def transcribe(self, audio: Any, **options: Any) -> Any:
         """As there, with faster-whisper's defaults."""
-        return _transcribe(super().transcribe, self, audio, *arguments, **named)
+        return _transcribe(super().transcribe, self, audio, options)
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature:
@@ -451,15 +430,12 @@ def _signature(method: Callable[..., Any]) -> inspect.Signature:
 
 def _with_arguments(method: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
     """`method` with the arguments of `signature`, in its code, too: faster-whisper's own tests look for them there."""
-    bare = [one.replace(default=one.empty, annotation=one.empty) for one in signature.parameters.values()]
+    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
     given = ", ".join(f"{name}={name}" for name in list(signature.parameters)[1:])
     scope: dict[str, Any] = {"method": method}
     exec(f"def transcribe{inspect.Signature(bare)}: return method(self, {given})", scope)
     made: Callable[..., Any] = functools.update_wrapper(scope["transcribe"], method)
     made.__signature__ = signature  # type: ignore[attr-defined]
-    defaults = {name: one.default for name, one in signature.parameters.items() if one.default is not one.empty}
-    made.__kwdefaults__ = {name: value for name, value in defaults.items() if signature.parameters[name].kind is _NAMED}
-    made.__defaults__ = tuple(value for name, value in defaults.items() if name not in made.__kwdefaults__)
     return made
 
 
@@ -467,11 +443,8 @@ for _kind in (WhisperModel, BatchedInferencePipeline):
     _kind.transcribe = _with_arguments(_kind.transcribe, _signature(_kind.__base__.transcribe))  # type: ignore
 
 
-def _transcribe(method: Callable[..., Any], owner: Any, audio: Any, *arguments: Any, **named: Any) -> Any:
-    """Call a `transcribe` of specedge. Raises TypeError for arguments that it does not have."""
-    given = type(owner).transcribe.__signature__.bind(owner, audio, *arguments, **named)
-    given.apply_defaults()
-    options = {name: value for name, value in given.arguments.items() if name not in ("self", "audio")}
+def _transcribe(method: Callable[..., Any], owner: Any, audio: Any, options: dict[str, Any]) -> Any:
+    """Call a `transcribe` of specedge with all of its options."""
     if isinstance(options["vad_parameters"], VadOptions):
         options["vad_parameters"] = asdict(options["vad_parameters"])
     if options["chunk_length"] is not None:

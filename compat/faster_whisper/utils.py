@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -17,7 +18,6 @@ from specedge.export.export import download_model as _download
 from specedge.export.export import pull_model
 from specedge.models import catalogue, store
 from specedge.runtime.console import notify
-from specedge.runtime.options import AUTO_PROVIDER
 from specedge.runtime.output.formats import format_timestamp
 
 __all__ = [
@@ -95,11 +95,6 @@ def end_in_one_line() -> None:
     sys.excepthook = hook
 
 
-def chosen_provider() -> str:
-    """What the environment has encoders run on."""
-    return os.environ.get(PROVIDER_VARIABLE) or AUTO_PROVIDER
-
-
 def download_model(
     size_or_id: str,
     output_dir: str | None = None,
@@ -119,26 +114,20 @@ def download_model(
     )
 
 
-class disabled_tqdm:  # noqa: N801 - the peer's name
+class disabled_tqdm(contextlib.nullcontext[Any]):  # noqa: N801 - the peer's name
     """A progress bar that shows nothing; what it is given is iterated over."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._items: Iterable[Any] = args[0] if args else kwargs.get("iterable") or ()
+    def __init__(self, iterable: Iterable[Any] = (), *_: Any, **__: Any) -> None:
+        super().__init__(self)
+        self._items = iterable
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._items)
 
-    def __enter__(self) -> disabled_tqdm:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def update(self, n: float = 1) -> None:
         """Do nothing."""
 
-    def close(self) -> None:
-        """Do nothing."""
+    close = update
 
 
 def get_assets_path() -> str:
