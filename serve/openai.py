@@ -261,7 +261,7 @@ async def _events(
 
 def _shaped(format: str, include: Sequence[str], segments: list[Segment], job: Job) -> Response:
     if format == "json":
-        value = {"text": shapes.text_of(segments), "usage": shapes.usage(job.info)}
+        value: dict[str, Any] = {"text": shapes.text_of(segments), "usage": shapes.usage(job.info)}
         if "logprobs" in include:
             value["logprobs"] = shapes.logprobs(segments, job.model.bundle.tokenizer)
         return JSONResponse(value)

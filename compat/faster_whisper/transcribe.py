@@ -137,7 +137,7 @@ class WhisperModel(model.WhisperModel):
                 return "default"
         return asked
 
-    def transcribe(self, audio: Any, **options: Any) -> Any:
+    def transcribe(self, audio: Any, *_: Any, **options: Any) -> Any:
         """As `specedge.WhisperModel.transcribe`, with faster-whisper's defaults."""
         return _transcribe(super().transcribe, self, audio, options)
 
@@ -416,7 +416,7 @@ class BatchedInferencePipeline(batched.BatchedInferencePipeline):
         ]
         return encoded, outputs
 
-    def transcribe(self, audio: Any, **options: Any) -> Any:
+    def transcribe(self, audio: Any, *_: Any, **options: Any) -> Any:
         """As there, with faster-whisper's defaults."""
         return _transcribe(super().transcribe, self, audio, options)
 
