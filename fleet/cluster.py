@@ -36,8 +36,8 @@ class Cluster:
     def __init__(self, client: Client, resources: contextlib.ExitStack | None = None) -> None:
         self._client = client
         self._resources = resources or contextlib.ExitStack()
-        self._ended: queue.Queue[tuple[Task, Future[Any]]] = queue.Queue()
-        self._running: set[Any] = set()
+        self._tasks: dict[Any, Task] = {}  # that run, by their futures
+        self._ended: queue.Queue[Future[Any]] = queue.Queue()
 
     def n_workers(self) -> int:
         """How many tasks run at once now."""
@@ -72,8 +72,8 @@ class Cluster:
             future = self._client.submit(_work, task, pure=False, **where)
         except Exception:
             raise self._gone() from None
-        self._running.add(future)
-        future.add_done_callback(lambda one: self._ended.put((task, one)))
+        self._tasks[future] = task
+        future.add_done_callback(self._ended.put)
 
     def next(self, timeout_s: float) -> tuple[Task, Outcome | None] | None:
         """A task that is over, with None where its workers died; None when there is none after the time.
@@ -84,12 +84,12 @@ class Cluster:
         from distributed.client import FutureCancelledError
 
         try:
-            task, future = self._ended.get(timeout=timeout_s)
+            future = self._ended.get(timeout=timeout_s)
         except queue.Empty:
             if self._client.status == "closed":
                 raise self._gone() from None
             return None
-        self._running.discard(future)
+        task = self._tasks.pop(future)
         try:
             return task, future.result()
         except KilledWorker:
@@ -102,8 +102,8 @@ class Cluster:
     def close(self) -> None:
         """Stop what is at work, and give back what was opened."""
         with self._resources, contextlib.suppress(Exception):
-            if self._running and self._client.status == "running":
-                self._client.cancel(list(self._running), force=True)
+            if self._tasks and self._client.status == "running":
+                self._client.cancel(list(self._tasks), force=True)
 
     def _threads(self) -> dict[str, int]:
         """The threads of each worker by its address; none while the scheduler does not answer."""

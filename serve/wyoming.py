@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import socket
 import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -22,7 +22,7 @@ from wyoming.info import AsrModel, AsrProgram, Attribution, Describe, Info
 from wyoming.ping import Ping, Pong
 from wyoming.server import AsyncEventHandler, AsyncServer
 
-from specedge.errors import ResourceError, SpecedgeError, UsageError
+from specedge.errors import ResourceError, SpecedgeError
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.audio.audio import RawFormat
@@ -60,42 +60,26 @@ _MOST_NAMES, _MOST_CHARS, _MOST_KEPT = 2000, 100, 8
 
 @contextlib.asynccontextmanager
 async def serving(service: Service) -> AsyncIterator[None]:
-    """Listen at the settings' URI inside the block. Raises ResourceError, UsageError."""
+    """Listen at the settings' URI inside the block. Raises ResourceError."""
     uri, name = service.settings.wyoming or "", service.settings.zeroconf
-    maps = NameMaps(service.folder)
     server = AsyncServer.from_uri(uri)
+    handler = partial(_Handler, service=service, maps=NameMaps(service.folder))
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            if uri.startswith("stdio"):
+                stack.callback(asyncio.create_task(server.run(handler)).cancel)
+            else:
+                await server.start(handler)
+        except OSError as error:
+            raise ResourceError(f"cannot listen on {uri}: {error.strerror or error}") from error
+        stack.push_async_callback(server.stop)
+        if name is not None:
+            from wyoming.zeroconf import HomeAssistantZeroconf
 
-    def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncEventHandler:
-        return _Handler(reader, writer, service, maps)
-
-    task = None
-    try:
-        if uri.startswith("stdio"):
-            task = asyncio.create_task(server.run(handler))
-        else:
-            await server.start(handler)
-    except OSError as error:
-        raise ResourceError(f"cannot listen on {uri}: {error.strerror or error}") from error
-    announced = None if name is None else await _announced(uri, name)
-    try:
+            announced = HomeAssistantZeroconf(port=urlparse(uri).port or 0, name=name)
+            await announced.register_server()
+            stack.push_async_callback(announced._aiozc.async_close)
         yield
-    finally:
-        await server.stop()
-        if announced is not None:
-            await announced._aiozc.async_close()
-        if task is not None:
-            task.cancel()
-
-
-async def _announced(uri: str, name: str) -> Any:
-    try:
-        from wyoming.zeroconf import HomeAssistantZeroconf
-    except ImportError:
-        raise UsageError("--zeroconf needs zeroconf, which is not installed: pip install zeroconf") from None
-    port = urlparse(uri).port or 0
-    announced = HomeAssistantZeroconf(port=port, name=name or socket.gethostname())
-    await announced.register_server()
-    return announced
 
 
 class NameMaps:

@@ -31,6 +31,7 @@ _HOW_TO_GET = {
     "torch": GET_TORCH,
     "transformers": _EXTRA.format("test"),
     "sounddevice": _EXTRA.format("mic"),
+    "zeroconf": _EXTRA.format("zeroconf"),
     **dict.fromkeys(
         ("starlette", "uvicorn", "python_multipart", "prometheus_client", "wsproto", "wyoming"), _EXTRA.format("serve")
     ),

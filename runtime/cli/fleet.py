@@ -16,7 +16,7 @@ from ..console import notify
 from ..interrupt import interruption
 from ..options import BATCH_SIZE, TranscribeOptions, described
 from ..output.formats import FORMATS
-from .options import GroupedCommand, ModelOptions, fields_of, option, options_of, values_of
+from .options import GroupedCommand, ModelOptions, fields_of, option, options_of
 from .tally import summary
 
 _workers = partial(described, group="Workers")
@@ -73,18 +73,15 @@ def fleet(sources: tuple[str, ...], **given: Any) -> int:
       specedge fleet talks/ -o out/ -m small -f txt,srt
       specedge fleet s3://bucket/talks -o s3://bucket/texts -m small --cluster tcp://10.0.0.1:8786
     """
-    asked = values_of(_Run, given)
-    quiet = asked.pop("quiet")
-    if asked["n_workers"] is not None and asked["cluster"] is not None:
+    out, quiet = given.pop("out"), given.pop("quiet")
+    if given["n_workers"] is not None and given["cluster"] is not None:
         raise UsageError("--local and --cluster are two ways to run: give one of them")
     from specedge.fleet import transcribe
 
-    names = ("encoder_provider", "model", "language", "task", "word_timestamps", "initial_prompt", "hotwords")
     counts = dict.fromkeys(("done", "duplicate", "there already", "failed", "quarantined"), 0)
     audio_s, started_s = 0.0, time.monotonic()
     say = (lambda _: None) if quiet else notify
-    given_on = asked | {name: given[name] for name in names}
-    records = transcribe(sources, given["out"], progress=not quiet, say=say, **given_on)
+    records = transcribe(sources, out, progress=not quiet, say=say, **given)
     try:
         with contextlib.closing(records):
             for record in records:
