@@ -34,7 +34,7 @@ class Cluster:
     """A Dask cluster, by its client; `resources` are given back when it is closed."""
 
     def __init__(self, client: Client, resources: contextlib.ExitStack | None = None) -> None:
-        self._client = client
+        self._client, self._address = client, client.scheduler.address
         self._resources = resources or contextlib.ExitStack()
         self._tasks: dict[Any, Task] = {}  # that run, by their futures
         self._ended: queue.Queue[Future[Any]] = queue.Queue()
@@ -52,10 +52,9 @@ class Cluster:
             self._client.wait_for_workers(1, timeout=_WORKERS_S)
             found: dict[str, Any] = self._client.run(answer, job, on_error="return")
         except TimeoutError:
-            address = self._address
-            raise ResourceError(
-                f"cluster {address}: has no worker after {_WORKERS_S} s; start some: dask worker {address}"
-            ) from None
+            start = f"dask worker {self._address}"
+            message = f"cluster {self._address}: has no worker after {_WORKERS_S} s; start some: {start}"
+            raise ResourceError(message) from None
         except OSError:
             raise self._gone() from None
         # An OSError that is none of ours: its connection broke.
@@ -111,11 +110,6 @@ class Cluster:
             if self._client.status == "running":
                 return dict(self._client.nthreads())
         return {}
-
-    @property
-    def _address(self) -> str:
-        scheduler = self._client.scheduler
-        return str(scheduler.address) if scheduler is not None else "scheduler"
 
     def _gone(self) -> ResourceError:
         return ResourceError(

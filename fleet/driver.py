@@ -13,7 +13,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from specedge.errors import ModelError, ResourceError, SpecedgeError, UsageError
@@ -112,20 +112,18 @@ def _agreed(answers: dict[str, Job | Exception]) -> Job:
     return first[1]
 
 
+@dataclass(eq=False)
 class _Driver:
     """One run. `say` gets lines for people; formats: of the texts beside the results."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        job: Job,
-        folder: Folder,
-        journal: Journal,
-        say: Callable[[str], None],
-        formats: Sequence[str],
-    ) -> None:
-        self._cluster, self._job, self._folder, self._journal = cluster, job, folder, journal
-        self._say, self._formats = say, formats
+    _cluster: Cluster
+    _job: Job
+    _folder: Folder
+    _journal: Journal
+    _say: Callable[[str], None]
+    _formats: Sequence[str]
+
+    def __post_init__(self) -> None:
         self._sources: dict[str, Source] = {}  # of files in work, by their places
         self._n_parts: dict[str, int] = {}  # of long files, that are not done
         self._stems: dict[str, str] = {}

@@ -19,6 +19,7 @@ from specedge.runtime.text.tokenizer import Tokenizer
 from .jobs import Job
 
 _FIELDS = "seek start end text tokens temperature avg_logprob compression_ratio no_speech_prob".split()
+_NEW_PASS: dict[str, Any] = {"drafter": None, "rows": 0, "accepted": 0}
 
 
 def event(kind: str | None = None, **fields: Any) -> str:
@@ -43,7 +44,7 @@ def drafted(segment: Segment, tokenizer: Tokenizer) -> dict[str, Any]:
     sources = getattr(segment, "sources", ()) or ("",) * len(segment.tokens)
     rows = getattr(segment, "n_drafted", ()) or (0,) * len(segment.tokens)
     *texts, rest = token_texts(segment.tokens, tokenizer)
-    tokens, passes = [], [_new_pass()]
+    tokens, passes = [], [dict(_NEW_PASS)]
     for text, source, n_rows in zip(texts, sources, rows, strict=True):
         now = passes[-1]
         now["rows"] = n_rows
@@ -53,16 +54,12 @@ def drafted(segment: Segment, tokenizer: Tokenizer) -> dict[str, Any]:
         if text:
             tokens.append({"text": text, "by": source or None, "pass": len(passes) - 1})
         if not source:
-            passes.append(_new_pass())
+            passes.append(dict(_NEW_PASS))
     if rest:
         tokens.append({"text": rest, "by": None, "pass": max(len(passes) - 2, 0)})
     if not sources or not sources[-1]:
         passes.pop()
     return {"tokens": tokens, "passes": passes}
-
-
-def _new_pass() -> dict[str, Any]:
-    return {"drafter": None, "rows": 0, "accepted": 0}
 
 
 def figures(job: Job) -> dict[str, Any]:
