@@ -4,6 +4,12 @@ A thin layer: models are `specedge.WhisperModel`. docs/compat.md says what diffe
 """
 
 import os
+import sys
+
+try:
+    import specedge.errors  # noqa: F401
+except ModuleNotFoundError:
+    raise SystemExit(f"specedge: error: {sys.executable} has no specedge: install it beside the program") from None
 
 from .audio import decode_audio
 from .transcribe import BatchedInferencePipeline, WhisperModel

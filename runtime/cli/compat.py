@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 
@@ -14,8 +13,6 @@ from specedge.errors import UsageError
 
 from ..options import AUTO_PROVIDER
 from .options import ModelOptions, fields_of, installed_models, options_of
-
-_SHEBANG_BYTES = 256
 
 
 # Options behind PROGRAM are the program's.
@@ -72,7 +69,7 @@ def compat(model: str | None, encoder_provider: str, shows_path: bool, program: 
 
 
 def command_line(program: tuple[str, ...]) -> list[str]:
-    """What to execute for PROGRAM and its arguments. Raises UsageError for one that cannot be found or run here."""
+    """What to execute for PROGRAM and its arguments. Raises UsageError for one that cannot be found."""
     name, *arguments = program
     if name == "-m":
         if not arguments:
@@ -87,7 +84,6 @@ def command_line(program: tuple[str, ...]) -> list[str]:
             f"{name}: no such program or script; expected a command that is installed beside specedge, a path, "
             "or -m MODULE"
         )
-    _check_interpreter(found)
     return [found, *arguments]
 
 
@@ -95,17 +91,3 @@ def _folder() -> str:
     from specedge import compat as package
 
     return os.path.dirname(os.path.abspath(package.__file__))
-
-
-def _check_interpreter(script: str) -> None:
-    """Raise UsageError where a script is for another Python, which does not find specedge."""
-    with open(script, "rb") as file:
-        words = file.readline(_SHEBANG_BYTES).decode(errors="replace").split()
-    if not words or not words[0].startswith("#!") or "python" not in "".join(words):
-        return
-    python = words[0][2:]
-    if Path(python) == Path(sys.executable) or not os.path.isabs(python) or Path(python).name == "env":
-        return
-    done = subprocess.run([python, "-c", "import specedge.compat"], capture_output=True)
-    if done.returncode:
-        raise UsageError(f"{script}: runs in another Python ({python}), which has no specedge: install both in one")

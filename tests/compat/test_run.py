@@ -66,15 +66,13 @@ def test_bad_input_is_one_line(arguments: list[str], code: int, message: str, tm
     assert done.returncode == code and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
-def test_a_command_of_another_python_is_refused(tmp_path: Path) -> None:
-    other = tmp_path / "python3"
-    other.write_text("#!/bin/sh\nexit 1\n")
+def test_a_program_of_a_python_without_specedge_ends_in_one_line(tmp_path: Path) -> None:
     command = tmp_path / "command"
-    command.write_text(f"#!{other}\n")
-    for path in (other, command):
-        path.chmod(0o755)
+    command.write_text(f"#!{sys.executable} -S\nimport faster_whisper\n")  # -S: without site-packages
+    command.chmod(0o755)
     done = _run("--", command)
-    assert done.returncode == 2 and "runs in another Python" in done.stderr
+    assert done.returncode == 1 and done.stderr.endswith("has no specedge: install it beside the program\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_path_is_a_folder_with_nothing_else_to_import() -> None:
