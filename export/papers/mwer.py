@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specedge.errors import UsageError
-from specedge.runtime.decoding.beam import BeamOptions
 from specedge.runtime.decoding.passes import alone
-from specedge.runtime.papers.grouped_beam import Emitted, Guess, groups
+from specedge.runtime.papers.grouped_beam import BeamOptions, Emitted, Guess, groups
 from specedge.runtime.text.words import edit_distance
 
 from ..checkpoint import open_checkpoint, open_heads
@@ -162,7 +161,7 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
     def _score(self, found: Emitted, n_prompt: int, features: Tensor | None) -> Tensor:
         """The log-probability of a hypothesis: of each token that of whoever gave it (eq. 12)."""
         emitters = np.array(found.emitters)
-        total = torch.tensor(float(np.array(found.logprobs)[emitters == 0].sum()))
+        total = torch.tensor(float(np.array(found.token_logprobs)[emitters == 0].sum()))
         if not emitters.any():
             return total
         rows = self.net.rows(torch.as_tensor(found.hidden)[None], features)[0]

@@ -11,77 +11,21 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .passes import Decoding, Ran
 from .rules import Logits, RuleSet
-from .verify import unusable
+from .verify import Drafts, unusable
+from .window import Hypothesis, Window
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine, State
+    from ..engine.engine import State
 
 _BLOCK = 64  # ids, of which `likeliest` looks at the best first
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hypothesis:
-    """Sampled ids without the end of text, their log-probabilities (the end's included when `finished`), the sum.
-
-    hopeless: whether it was ended because nothing can come of it (`DecodeOptions.is_hopeless`).
-    sources: who drafted each id, "" for what was no draft; n_drafted: how many drafted tokens were rows of the pass
-    that decided it. () where that is not kept, n_drafted also for beams.
-    """
-
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    sum_logprob: float
-    finished: bool
-    hopeless: bool = False
-    sources: tuple[str, ...] = ()
-    n_drafted: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BeamOptions:
-    """How to search. patience: how many times `beam_size` texts must end; limit: the most tokens.
-
-    Of beams that believe heads alone: tau: how sure a head must be; useless: ids that heads must not give.
-    """
-
-    beam_size: int = 4
-    patience: float = 1.0
-    limit: int = 224
-    tau: float = 0.8
-    useless: Container[int] = ()
-
-    @property
-    def n_wanted(self) -> int:
-        """How many texts must end."""
-        return max(1, round(self.beam_size * self.patience))
-
-
-class Drafts(Protocol):
-    """The drafts of one beam."""
-
-    def path(self, state: State, tokens: tuple[int, ...], /) -> tuple[int, ...]:
-        """Draft what follows `tokens`, whose last is not yet in `state`."""
-
-    def saw(self, n_right: int, token: int, ran: Ran, /) -> None:
-        """The pass over the last draft was run: the beam itself says the first `n_right` of it, and then `token`."""
-
-    def another(self) -> Drafts | None:
-        """Those of a beam that goes on from this one; None where the drafter can draft for one beam alone."""
-
-    def close(self) -> None:
-        """The beam of this one, which is `another`, is over."""
-
-
-SawPass = Callable[[Ran, float, int], None]
-"""Called with each pass, the seconds that it was waited for, and how many beams it was over."""
 
 
 def best_of(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> int:
@@ -100,31 +44,28 @@ def best_of(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> i
     return int(np.argmax([score(hypothesis) for hypothesis in hypotheses]))
 
 
-def search(
-    engine: Engine,
-    state: State,
-    first_row: Logits,
-    rules: RuleSet,
-    options: BeamOptions,
-    drafts: Drafts,
-    saw_pass: SawPass,
-) -> Decoding[list[Hypothesis]]:
+def n_wanted(beam_size: int, patience: float) -> int:
+    """How many texts must end."""
+    return max(1, round(beam_size * patience))
+
+
+def search(window: Window, state: State, first_row: Logits, drafts: Drafts) -> Decoding[list[Hypothesis]]:
     """Return the finished beams in the order they ended, then unfinished ones, best first, up to `beam_size`.
 
     `state` holds the prompt and `first_row` f32[n_vocab] follows it; it stays the caller's, as do the `drafts` of the
     first beam. Raises ModelError on logits that are not numbers, Interrupted.
     """
-    beams = _Beams(engine, rules, drafts, options, state, first_row)
+    beams = _Beams(window, state, first_row, drafts)
     try:
         for n in itertools.count(1):
             beams.extend()
-            if len(beams.finished) >= options.n_wanted or n == options.limit:
+            if len(beams.finished) >= beams.n_wanted or n == window.limit:
                 break
             waiting = beams.waiting()
             if waiting:
                 since = time.perf_counter()
                 ran = yield [(beam.state, ids, None) for beam, ids in waiting]
-                saw_pass(ran, time.perf_counter() - since, len(waiting))
+                window.saw_pass(ran, time.perf_counter() - since, len(waiting))
                 beams.ran(waiting, ran)
         return beams.ranked()
     finally:
@@ -165,29 +106,27 @@ class _Beam:
     """A text that is not over. `state` holds the prompt, the tokens run, and the drafts of `ahead`.
 
     row f32[n_vocab]: the logits that follow the text, once its last token has been run; was_ahead: that was a draft of
-    its parent's, and so has been; ahead: drafts of what follows, each with its row; drafts: who drafts for it, if
-    anybody.
+    its parent's, and so has been; ahead: drafts of what follows, each with its row; drafts: who drafts for it.
     """
 
     state: Any
     row: Logits
-    drafts: Drafts | None = None
+    drafts: Drafts
     was_ahead: bool = False
     ahead: Sequence[tuple[int, Logits]] = ()
     tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    token_logprobs: tuple[float, ...] = ()
     total: np.float32 = np.float32(0.0)
 
 
 class _Beams:
-    def __init__(
-        self, engine: Engine, rules: RuleSet, drafts: Drafts, options: BeamOptions, state: State, row: Logits
-    ) -> None:
-        self._engine, self._rules, self._options = engine, rules, options
-        self._eot, self._n_prompt = rules.layout.eot, int(state.length)
+    def __init__(self, window: Window, state: State, row: Logits, drafts: Drafts) -> None:
+        self._engine, self._rules, self._beam_size = window.engine, window.rules, window.options.beam_size
+        self._eot, self._n_prompt = window.layout.eot, len(window.prompt)
+        self.n_wanted = n_wanted(self._beam_size, window.options.patience)
         self.finished: list[Hypothesis] = []
         # All beams begin alike, so one stands for all of them.
-        self._live = [_Beam(state=engine.fork(state), row=np.array(row), drafts=drafts)]
+        self._live = [_Beam(state=self._engine.fork(state), row=np.array(row), drafts=drafts)]
         self._first = drafts
 
     def extend(self) -> None:
@@ -195,7 +134,7 @@ class _Beams:
         found: list[tuple[float, _Beam, int, np.float32]] = []
         for beam in self._live:
             logprobs = logprobs_behind(self._rules, beam.row, beam.tokens)
-            for token in likeliest(logprobs, self._options.beam_size + 1):
+            for token in likeliest(logprobs, self._beam_size + 1):
                 found.append((float(np.float32(beam.total + logprobs[token])), beam, token, logprobs[token]))
         found.sort(key=lambda item: -item[0])
         chosen: list[_Beam] = []
@@ -204,39 +143,39 @@ class _Beams:
         for total, beam, token, logprob in found:
             if logprob == -np.inf and self._rules.only is not None:
                 break  # a sentence may have one continuation alone
-            logprobs_so_far = (*beam.logprobs, float(logprob))
+            logprobs_so_far = (*beam.token_logprobs, float(logprob))
             if token == self._eot:
-                ended.append(Hypothesis(tokens=beam.tokens, logprobs=logprobs_so_far, sum_logprob=total, finished=True))
+                ended.append(
+                    Hypothesis(tokens=beam.tokens, token_logprobs=logprobs_so_far, sum_logprob=total, finished=True)
+                )
                 continue
             was_ahead = bool(beam.ahead) and beam.ahead[0][0] == token
             chosen.append(
                 _Beam(
                     state=None,
                     row=beam.ahead[0][1] if was_ahead else beam.row,
+                    drafts=beam.drafts,
                     was_ahead=was_ahead,
                     ahead=beam.ahead[1:] if was_ahead else (),
                     tokens=(*beam.tokens, token),
-                    logprobs=logprobs_so_far,
+                    token_logprobs=logprobs_so_far,
                     total=np.float32(total),
                 )
             )
             parents.append(beam)
-            if len(chosen) == self._options.beam_size:
+            if len(chosen) == self._beam_size:
                 break
-        self.finished += ended[: self._options.n_wanted - len(self.finished)]
+        self.finished += ended[: self.n_wanted - len(self.finished)]
         self._move_states(parents, chosen)
 
     def waiting(self) -> list[tuple[_Beam, tuple[int, ...]]]:
         """The beams whose last token has no row yet, with that token and drafts of what follows it."""
         waiting = [beam for beam in self._live if not beam.was_ahead]
         if waiting and all(beam.drafts is not self._first for beam in self._live):
-            undrafted = next((beam for beam in waiting if beam.drafts is None), None)
+            undrafted = next((beam for beam in waiting if beam.drafts.is_empty), None)
             if undrafted is not None:  # the beam that had the drafter is over
                 undrafted.drafts = self._first
-        return [
-            (beam, (beam.tokens[-1], *(() if beam.drafts is None else beam.drafts.path(beam.state, beam.tokens))))
-            for beam in waiting
-        ]
+        return [(beam, (beam.tokens[-1], *beam.drafts.path(beam.state, beam.tokens))) for beam in waiting]
 
     def ran(self, waiting: Sequence[tuple[_Beam, tuple[int, ...]]], ran: Ran) -> None:
         """Take over the rows of a pass over what was waiting."""
@@ -245,7 +184,7 @@ class _Beams:
             self._engine.commit(beam.state, len(rows))
             beam.row = rows[0]
             beam.ahead = list(zip(ids[1:], rows[1:], strict=True))
-            if beam.drafts is not None:
+            if not beam.drafts.is_empty:
                 beam.drafts.saw(*self._agreed(beam), ran)
 
     def _agreed(self, beam: _Beam) -> tuple[int, int]:
@@ -267,10 +206,12 @@ class _Beams:
         """The finished texts, and the best unfinished ones up to `beam_size`."""
         best = np.argsort([beam.total for beam in self._live], kind="stable")[::-1]  # of equals the last, as Whisper's
         unfinished = [
-            Hypothesis(tokens=beam.tokens, logprobs=beam.logprobs, sum_logprob=float(beam.total), finished=False)
+            Hypothesis(
+                tokens=beam.tokens, token_logprobs=beam.token_logprobs, sum_logprob=float(beam.total), finished=False
+            )
             for beam in (self._live[i] for i in best)
         ]
-        return [*self.finished, *unfinished[: max(0, self._options.beam_size - len(self.finished))]]
+        return [*self.finished, *unfinished[: max(0, self._beam_size - len(self.finished))]]
 
     def release(self) -> None:
         """Give the engine all buffers back."""
@@ -280,7 +221,7 @@ class _Beams:
 
     def _end(self, beam: _Beam) -> None:
         self._engine.release(beam.state)
-        if beam.drafts is not None and beam.drafts is not self._first:
+        if beam.drafts is not self._first:
             beam.drafts.close()
 
     def _move_states(self, parents: Sequence[_Beam], chosen: list[_Beam]) -> None:
@@ -294,12 +235,10 @@ class _Beams:
             if id(parent) not in heirs:
                 self._end(parent)
         for parent, child in zip(parents, chosen, strict=True):
-            if heirs[id(parent)] is not child:
-                child.state = self._engine.fork(parent.state)
-                child.drafts = None if parent.drafts is None else parent.drafts.another()
-        for parent in self._live:
-            if id(parent) in heirs:
-                heirs[id(parent)].state, heirs[id(parent)].drafts = parent.state, parent.drafts
+            if heirs[id(parent)] is child:
+                child.state = parent.state
+            else:
+                child.state, child.drafts = self._engine.fork(parent.state), parent.drafts.another()
         self._live = chosen
         for child in chosen:
             if not child.was_ahead:

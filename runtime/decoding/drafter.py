@@ -285,10 +285,6 @@ class EmptyDrafter(Drafter):
         """Return no guess."""
         return NO_GUESS
 
-    def another(self) -> Drafter | None:
-        """As everywhere: one that proposes nothing."""
-        return EmptyDrafter() if self.is_empty else None
-
 
 T = TypeVar("T")
 
@@ -449,11 +445,11 @@ class Guard:
         """Tell the drafter who shares the next passes."""
         self._call(lambda: self.drafter.share(n_texts, n_rows), None)
 
-    def another(self) -> Guard | None:
-        """A guard round a drafter for one more text at the same time; None where there can be none."""
+    def another(self) -> Guard:
+        """A guard round a drafter for one more text at the same time, or the empty one where there can be none."""
         twin = None if self.is_empty else self._call(lambda: self.drafter.another(), None)
         if not isinstance(twin, Drafter):
-            return None
+            return Guard()
         guard = copy.copy(self)
         guard.drafter = twin
         return guard

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..text.speech_tokens import SpeechTokens
-from .verify import softmax
+from .sampling import softmax
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Features, State

@@ -115,3 +115,11 @@ def log_softmax_at(logits: Logits, token: int, peak: float, scratch: Logits) -> 
         np.exp(scratch, out=scratch)
         value -= peak
     return np.float32(value - math.log(np.add.reduce(scratch)))
+
+
+def softmax(row: Logits) -> Logits:
+    """Softmax of one row f32[n]; not-a-number where the row holds one."""
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(row - row.max())
+        result: Logits = weights / weights.sum(dtype=np.float32)
+    return result

@@ -250,8 +250,8 @@ class AutoDrafter(Drafter):
         """One of the candidates that can draft for several texts at a time, with the same account."""
         twin = copy.copy(self)
         pairs = ((name, guard.another()) for name, guard in self._guards.items())
-        twin._guards = {name: other for name, other in pairs if other is not None}
-        twin._earlier = self._earlier.another() or Guard()
+        twin._guards = {name: other for name, other in pairs if not other.is_empty}
+        twin._earlier = self._earlier.another()
         twin._drafters = (twin._earlier.drafter, *(guard.drafter for guard in twin._guards.values()))
         twin._asked, twin._told = None, twin._hearing()
         return twin if twin._guards else None

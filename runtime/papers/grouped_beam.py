@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,47 +23,55 @@ from numpy.typing import NDArray
 
 from specedge.errors import UsageError
 
-from ..decoding.beam import BeamOptions, Hypothesis, SawPass, best_of, likeliest, logprobs_behind
-from ..decoding.drafter import Guard
-from ..decoding.passes import Decoding
+from ..decoding.beam import best_of, likeliest, logprobs_behind, n_wanted
+from ..decoding.passes import Decoding, Ran
 from ..decoding.rules import Logits, RuleSet
-from ..decoding.statistics import Tally
+from ..decoding.window import Hypothesis, Window
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine, State
 
 Guess = Callable[[NDArray[np.float32], int], tuple[NDArray[np.int64], NDArray[np.float32]]]
 """What heads say behind hidden rows, as `engine.heads.HeadsPass.guess`."""
+SawPass = Callable[[Ran, float, int], None]
+"""Called with each pass, the seconds that it was waited for, and how many beams it was over."""
 
 
-def beams_of_heads(
-    engine: Engine,
-    state: State,
-    first_row: Logits,
-    rules: RuleSet,
-    guard: Guard,
-    options: BeamOptions,
-    saw_pass: SawPass,
-    tally: Tally,
-    length_penalty: float | None,
-) -> Decoding[Hypothesis]:
-    """The best beam where heads are believed from `options.tau` on: all that they gave of it counts as accepted.
+@dataclass(frozen=True, kw_only=True)
+class BeamOptions:
+    """How to search. patience: how many times `beam_size` texts must end; limit: the most tokens; tau: how sure a head
+    must be; useless: ids that heads must not give."""
 
-    Arguments as of `groups`; `guard` is round the drafter with the heads. Raises UsageError for one without.
+    beam_size: int
+    patience: float = 1.0
+    limit: int
+    tau: float
+    useless: Container[int]
+
+
+def beams_of_heads(window: Window, state: State, first_row: Logits) -> Decoding[Hypothesis]:
+    """The best beam where heads are believed from `tau` of the window's rule on: all that they gave of it counts as
+    accepted. Arguments as of `decoding.beam.search`. Raises UsageError for a drafter without heads.
     """
-    name = guard.name
+    guard, options = window.guard, window.options
+    tau = options.acceptance.tau or 0.0
     if not guard.needs("has_heads"):
         raise UsageError(
-            f"--accept {options.tau:g} with beam search needs a heads drafter (such as mtp-latent), got {name}: "
+            f"--accept {tau:g} with beam search needs a heads drafter (such as mtp-latent), got {guard.name}: "
             "choose one, or use --accept exact"
         )
-    found = yield from groups(engine, state, first_row, rules, guard.guess, options, saw_pass)
-    best = found[best_of(found, length_penalty)]
+    wanted = BeamOptions(
+        beam_size=options.beam_size, patience=options.patience, limit=window.limit, tau=tau, useless=window.useless
+    )
+    found = yield from groups(window.engine, state, first_row, window.rules, guard.guess, wanted, window.saw_pass)
+    best = found[best_of(found, options.length_penalty)]
     depths = [emitter - 1 for emitter in best.emitters if emitter]
     nodes = range(len(depths))
-    tally.count_proposed({name: len(depths)})
-    tally.count_draft(depths, [name] * len(depths), nodes, nodes)
-    return replace(best, sources=tuple([name if emitter else "" for emitter in best.emitters[: len(best.tokens)]]))
+    window.tally.count_proposed({guard.name: len(depths)})
+    window.tally.count_draft(depths, [guard.name] * len(depths), nodes, nodes)
+    if not options.keeps_sources:
+        return best
+    return replace(best, sources=tuple([guard.name if one else "" for one in best.emitters[: len(best.tokens)]]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +101,7 @@ def groups(
     `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_vocab] follows it. Raises
     ModelError on logits that are not numbers, Interrupted.
     """
-    found = _Groups(engine, rules, guess, options, state, first_row)
-    try:
-        return (yield from found.run(saw_pass))
-    finally:
-        found.release()
+    return _Groups(engine, rules, guess, options, state, first_row).run(saw_pass)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -122,41 +127,46 @@ class _Text:
         return float(self.total) / max(1, len(self.logprobs))
 
 
+_n_run = operator.attrgetter("n_run")
+
+
 class _Groups:
     def __init__(
         self, engine: Engine, rules: RuleSet, guess: Guess, options: BeamOptions, state: State, row: Logits
     ) -> None:
         self._engine, self._rules, self._guess, self._options = engine, rules, guess, options
         self._eot = rules.layout.eot
+        self._n_wanted = n_wanted(options.beam_size, options.patience)
         self._finished: list[Emitted] = []
         # All hypotheses begin alike.
         self._live = [_Text(state=engine.fork(state), row=np.array(row))]
 
     def run(self, saw_pass: SawPass) -> Decoding[list[Emitted]]:
         """Step by step, to the end."""
-        while True:
-            self._extend()
-            waiting = [text for text in self._live if len(text.tokens) < self._options.limit]
-            if len(self._finished) >= self._options.n_wanted or not waiting:
-                break
-            for _, alike in itertools.groupby(sorted(waiting, key=lambda text: text.n_run), lambda text: text.n_run):
-                group = list(alike)
-                texts = [(text.state, text.tokens[text.n_run :]) for text in group]
-                since = time.perf_counter()
-                ran = yield [(state, ids, [len(ids) - 1]) for state, ids in texts]
-                saw_pass(ran, time.perf_counter() - since, len(group))
-                for text, (row,) in zip(group, ran.logits, strict=True):
-                    text.row = np.array(row)
-                    self._engine.commit(text.state, len(text.tokens) - text.n_run)
-                    text.n_run = len(text.tokens)
-        best = self._live[: max(0, self._options.beam_size - len(self._finished))]
-        return [*self._finished, *(self._emitted(text, text.state) for text in best)]
+        try:
+            while True:
+                self._extend()
+                waiting = [text for text in self._live if len(text.tokens) < self._options.limit]
+                if len(self._finished) >= self._n_wanted or not waiting:
+                    break
+                for _, group in itertools.groupby(sorted(waiting, key=_n_run), _n_run):
+                    yield from self._step(list(group), saw_pass)
+            best = self._live[: max(0, self._options.beam_size - len(self._finished))]
+            return [*self._finished, *(self._emitted(text, text.state) for text in best)]
+        finally:
+            for text in self._live:
+                self._engine.release(text.state)
 
-    def release(self) -> None:
-        """Give the engine all buffers back."""
-        for text in self._live:
-            self._engine.release(text.state)
-        self._live = []
+    def _step(self, group: Sequence[_Text], saw_pass: SawPass) -> Decoding[None]:
+        """One pass over texts of which as many tokens were run."""
+        texts = [(text.state, text.tokens[text.n_run :]) for text in group]
+        since = time.perf_counter()
+        ran = yield [(state, ids, [len(ids) - 1]) for state, ids in texts]
+        saw_pass(ran, time.perf_counter() - since, len(group))
+        for text, (row,) in zip(group, ran.logits, strict=True):
+            text.row = np.array(row)
+            self._engine.commit(text.state, len(text.tokens) - text.n_run)
+            text.n_run = len(text.tokens)
 
     def _extend(self) -> None:
         """Choose the texts that live on; ended ones that are better than the last of them are finished."""
@@ -167,7 +177,7 @@ class _Groups:
                 chosen.append(text)
                 if len(chosen) == self._options.beam_size:
                     break
-            elif text.parent is not None and len(self._finished) < self._options.n_wanted:
+            elif text.parent is not None and len(self._finished) < self._n_wanted:
                 self._finished.append(self._emitted(text, text.parent.state))
         self._move_states(chosen)
 
@@ -225,7 +235,7 @@ class _Groups:
     def _emitted(self, text: _Text, state: Any) -> Emitted:
         return Emitted(
             tokens=text.tokens,
-            logprobs=text.logprobs,
+            token_logprobs=text.logprobs,
             sum_logprob=float(text.total),
             finished=text.ended,
             emitters=text.emitters,

@@ -28,7 +28,14 @@ def lists(n: int) -> list[NBest]:
     for source in range(n):
         hidden = rng.standard_normal((6, D)).astype(np.float32)
         right, wrong = (
-            Emitted(tokens=tokens, logprobs=logprobs, emitters=emitters, sum_logprob=0.0, finished=False, hidden=hidden)
+            Emitted(
+                tokens=tokens,
+                token_logprobs=logprobs,
+                emitters=emitters,
+                sum_logprob=0.0,
+                finished=False,
+                hidden=hidden,
+            )
             for tokens, logprobs, emitters in (
                 ((7, 5), (-1.0, -9.0), (0, 1)),
                 ((7, 9, 3), (-0.5, -9.0, -9.0), (0, 1, 2)),

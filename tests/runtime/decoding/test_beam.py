@@ -178,6 +178,6 @@ def test_logits_that_are_no_numbers_are_a_model_error() -> None:
 
 
 def test_an_empty_text_can_be_ranked() -> None:
-    empty = Hypothesis(tokens=(), logprobs=(-0.5,), sum_logprob=-0.5, finished=True)
-    longer = Hypothesis(tokens=(1, 2), logprobs=(-0.2, -0.2, -0.2), sum_logprob=-0.6, finished=True)
+    empty = Hypothesis(tokens=(), token_logprobs=(-0.5,), sum_logprob=-0.5, finished=True)
+    longer = Hypothesis(tokens=(1, 2), token_logprobs=(-0.2, -0.2, -0.2), sum_logprob=-0.6, finished=True)
     assert best_of([empty, longer], None) == 1 and best_of([empty, longer], 0.0) == 0

@@ -14,7 +14,7 @@ from specedge.errors import Interrupted, ModelError, UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window, detect_language
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, EmptyDrafter, Guard
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.decoding.verify import softmax
+from specedge.runtime.decoding.sampling import softmax
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
 from support.fake_engine import FakeEngine, HashEngine, special_tokens
 

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.beam import BeamOptions, Hypothesis, likeliest
+from specedge.runtime.decoding.beam import Hypothesis, likeliest
 from specedge.runtime.decoding.passes import Ran, alone
 from specedge.runtime.decoding.rules import RuleSet, build_rules
-from specedge.runtime.papers.grouped_beam import groups
+from specedge.runtime.papers.grouped_beam import BeamOptions, groups
 from support.fake_engine import FakeState, HashEngine, hidden_row, special_tokens
 
 SPECIAL = special_tokens(n_timestamps=31)
@@ -181,7 +181,7 @@ def begun(model: Model) -> tuple[Any, NDArray[np.float32]]:
 def same(found: Sequence[Hypothesis], expected: Sequence[Text]) -> None:
     assert [one.tokens for one in found] == [text.tokens for text in expected]
     for one, text in zip(found, expected, strict=True):
-        assert one.logprobs == pytest.approx(text.logprobs, abs=1e-4)
+        assert one.token_logprobs == pytest.approx(text.logprobs, abs=1e-4)
         assert one.sum_logprob == pytest.approx(text.total, abs=1e-3)
 
 
