@@ -14,53 +14,32 @@ from specedge.errors import UsageError
 from ..bundle.manifest import SPEECH, Manifest
 from ..options import TranscribeOptions
 from ..text.phrases import tree_of_pairs, tree_of_sentences
-from ..text.special import TokenLayout
 from ..text.tokenizer import Tokenizer
 from .rules import RuleSet, build_rules, non_speech_tokens, suppressed_tokens
 
 
 def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
-    """Return the rules that `options` ask for. Raises UsageError."""
-    rules = _own_rules(options, manifest, tokenizer)
+    """Return the rules that `options` ask for; a speech LLM's are those of its own generate, where only control tokens
+    and what is asked are suppressed. Raises UsageError."""
+    is_speech = manifest.kind == SPEECH
+    if options.only is not None and is_speech:
+        raise UsageError("only: a speech LLM writes more than the text; give --bias or --hotwords")
+    rules = build_rules(
+        manifest.tokens,
+        space_ids=(tokenizer.ranks.index(b" "),),  # as encode(" ") gives it, without its index
+        suppressed=suppressed_tokens(options.suppress_tokens, () if is_speech else non_speech_tokens(tokenizer)),
+        timestamps=not (is_speech or options.without_timestamps),
+        max_initial_timestamp_index=_latest_start(options, manifest),
+        suppress_blank=options.suppress_blank and not is_speech,
+        repetition_penalty=options.repetition_penalty,
+        no_repeat_ngram_size=options.no_repeat_ngram_size,
+        length_decay=options.length_decay,
+    )
     if options.bias is not None:
         rules = replace(rules, bias=tree_of_pairs(options.bias, tokenizer), bias_weight=options.bias.weight)
     if options.only is not None:
-        if manifest.kind == SPEECH:
-            raise UsageError("only: a speech LLM writes more than the text; give --bias or --hotwords")
         rules = replace(rules, only=tree_of_sentences(options.only, tokenizer, manifest.tokens.eot))
     return rules
-
-
-def _own_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
-    special = manifest.tokens
-    if manifest.kind == SPEECH:
-        return _speech_rules(options, special)
-    return build_rules(
-        special,
-        space_ids=(tokenizer.ranks.index(b" "),),  # as encode(" ") gives it, without its index
-        suppressed=suppressed_tokens(options.suppress_tokens, non_speech_tokens(tokenizer)),
-        timestamps=not options.without_timestamps,
-        max_initial_timestamp_index=_latest_start(options, manifest),
-        suppress_blank=options.suppress_blank,
-        repetition_penalty=options.repetition_penalty,
-        no_repeat_ngram_size=options.no_repeat_ngram_size,
-        length_decay=options.length_decay,
-    )
-
-
-def _speech_rules(options: TranscribeOptions, special: TokenLayout) -> RuleSet:
-    """Those of a speech LLM, as its own generate has them: only control tokens and what is asked are suppressed."""
-    return build_rules(
-        special,
-        space_ids=(),
-        suppressed=suppressed_tokens(options.suppress_tokens, ()),
-        timestamps=False,
-        max_initial_timestamp_index=None,
-        suppress_blank=False,
-        repetition_penalty=options.repetition_penalty,
-        no_repeat_ngram_size=options.no_repeat_ngram_size,
-        length_decay=options.length_decay,
-    )
 
 
 def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:

@@ -163,22 +163,6 @@ def allow_only(
     return float(np.log(np.exp(kept - peak).sum(dtype=np.float32) / whole))
 
 
-def join_ends(logits: Logits, layout: TokenLayout) -> None:
-    """Give the end the likeliest logit of all ids that end a text; the others are control tokens, never sampled."""
-    logits[layout.eot] = max(logits[layout.eot], *(logits[id_] for id_ in layout.other_ends))
-
-
-def suppress_blank(logits: Logits, blank: Ids) -> None:
-    """Forbid an empty beginning, for the first token: a lone space or the end of the text (`SuppressBlank`)."""
-    logits[blank] = _NEVER
-
-
-def suppress_tokens(logits: Logits, suppressed: Ids) -> None:
-    """Forbid a fixed list: non-speech symbols, control tokens (`SuppressTokens`) and, where timestamps are sampled,
-    <|notimestamps|> (first lines of `ApplyTimestampRules`)."""
-    logits[suppressed] = _NEVER
-
-
 def timestamps_in_pairs(logits: Logits, sampled: Sequence[int], layout: TokenLayout) -> None:
     """Forbid timestamps after a pair of them, and text after a lone one, which its partner or the end follows.
 
@@ -247,10 +231,12 @@ def _forbid_all_but_timestamps(logits: Logits, layout: TokenLayout) -> None:
 class RuleSet:
     """The rules of one window. Build it with `build_rules`.
 
-    blank_ids, suppressed_ids: sorted token ids below `n_vocab`; forbidden: the suppressed ids as a set, which no prefix
-    allows; timestamps: False for the prompt with <|notimestamps|>, where openai-whisper has no rules of time; begun:
-    the beginning of the text, which ends the prompt, as CTranslate2 takes a prefix; bias: phrases that are likelier by
-    `bias_weight`; only: the sentences that may be written. Both may change the text.
+    blank_ids: what a text may not begin with, a lone space or the end (`SuppressBlank`); suppressed_ids: what is never
+    said: non-speech symbols, control tokens (`SuppressTokens`) and, where timestamps are sampled, <|notimestamps|>
+    (first lines of `ApplyTimestampRules`); both sorted and below `n_vocab`; forbidden: the latter as a set; timestamps:
+    False for the prompt with <|notimestamps|>, where openai-whisper has no rules of time; begun: the beginning of the
+    text, which ends the prompt, as CTranslate2 takes a prefix; bias: phrases that are likelier by `bias_weight`; only:
+    the sentences that may be written. Both may change the text.
     """
 
     layout: TokenLayout
@@ -278,7 +264,8 @@ class RuleSet:
         if self.begun:
             sampled = [*self.begun, *sampled]
         if layout.other_ends:
-            join_ends(logits, layout)
+            # The end has the likeliest logit of all ids that end a text; the others are never sampled.
+            logits[layout.eot] = max(logits[layout.eot], *(logits[id_] for id_ in layout.other_ends))
         if self.repetition_penalty != 1.0 and sampled:
             penalise_repetition(logits, sampled, self.repetition_penalty)
         if self.no_repeat_ngram_size:
@@ -288,16 +275,14 @@ class RuleSet:
         if self.bias is not None:
             favour(logits, sampled, self.bias, self.bias_weight)
         if not sampled:
-            suppress_blank(logits, self.blank_ids)
-        suppress_tokens(logits, self.suppressed_ids)
+            logits[self.blank_ids] = _NEVER
+        logits[self.suppressed_ids] = _NEVER
         if self.only is not None:
             left = allow_only(logits, sampled, layout, self.only, timestamps=self.timestamps)
         if self.timestamps:
-            if sampled:
-                timestamps_in_pairs(logits, sampled, layout)
-                timestamps_never_decrease(logits, sampled, layout)
-            else:
-                initial_timestamp(logits, sampled, layout, self.max_initial_timestamp_index)
+            timestamps_in_pairs(logits, sampled, layout)
+            timestamps_never_decrease(logits, sampled, layout)
+            initial_timestamp(logits, sampled, layout, self.max_initial_timestamp_index)
             prefer_timestamps(logits, sampled, layout)
         return left
 
