@@ -16,7 +16,8 @@ import inspect
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -31,7 +32,7 @@ from .bundle.bundle import Bundle
 from .bundle.manifest import HOP_SAMPLES, N_FFT
 from .decoding.decode import Speculation
 from .decoding.drafter import Drafter, Guard
-from .decoding.passes import Ended, Together, run
+from .decoding.passes import Together, run
 from .longform.segments import Segment, TranscriptionInfo
 from .longform.transcribe import Transcription
 from .model import (
@@ -233,7 +234,8 @@ class PieceTranscription(Iterator[Segment]):
                 new, failure = self._seated(stack)
                 texts += new
                 self._encode(new)
-                self._over(one for text in new for one in sharing.add(text, text.transcription.steps()))
+                for text in new:
+                    self._over(sharing.add(text, text.transcription.steps()))
                 if len(new) < n_wanted:
                     break
             while texts and texts[0].segments is not None:
@@ -280,11 +282,11 @@ class PieceTranscription(Iterator[Segment]):
                     said.give(one)
         self.encoder_s += time.perf_counter() - encoding_since
 
-    def _over(self, ended: Iterable[Ended[_Text, list[Segment]]]) -> None:
+    def _over(self, ended: Mapping[_Text, Future[list[Segment]]]) -> None:
         """Free the seats of texts that are over."""
-        for one in ended:
-            one.key.segments = one.result
-            bisect.insort(self._free, one.key.seat)
+        for text, result in ended.items():
+            text.segments = result.result
+            bisect.insort(self._free, text.seat)
 
     def _said(self, text: _Text) -> list[Segment]:
         """The segments of a text that is over. Raises what went wrong in it."""

@@ -11,8 +11,8 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,14 +72,6 @@ def alone(engine: Engine, text: Decoding[T]) -> T:
             return result
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended(Generic[K, T]):
-    """A text that is over. `result` returns what it returned, or raises what it raised."""
-
-    key: K
-    result: Callable[[], T]
-
-
 class Together(Generic[K, T]):
     """Texts that share passes, each under a key of its own. `close` stops those that are not over.
 
@@ -97,20 +89,20 @@ class Together(Generic[K, T]):
         """The rows of the next pass, those of all texts."""
         return [rows for _, wanted in self._texts.values() for rows in wanted]
 
-    def add(self, key: K, text: Decoding[T]) -> list[Ended[K, T]]:
-        """Take a text in, up to the first pass that it wants. Returns it if it is over without one."""
+    def add(self, key: K, text: Decoding[T]) -> dict[K, Future[T]]:
+        """Take a text in, up to the first pass that it wants. Returns what came of it if it is over without one."""
         return self._go_on(key, text, functools.partial(next, text))
 
-    def took(self, ran: Ran) -> list[Ended[K, T]]:
-        """Hand out the pass over what was `wanted`. Returns the texts that it ended."""
-        ended: list[Ended[K, T]] = []
+    def took(self, ran: Ran) -> dict[K, Future[T]]:
+        """Hand out the pass over what was `wanted`. Returns what came of the texts that it ended: result or error."""
+        ended: dict[K, Future[T]] = {}
         at = 0
         for key, (text, wanted) in list(self._texts.items()):
             logits = ran.logits[at : at + len(wanted)]
             n_own = n_rows_of(ids for _, ids, _ in wanted)
             own = Ran(logits, ran.pass_s, ran.n_texts, ran.n_rows, n_own, ran.is_first and not at)
             at += len(wanted)
-            ended += self._go_on(key, text, functools.partial(text.send, own))
+            ended |= self._go_on(key, text, functools.partial(text.send, own))
         return ended
 
     def close(self) -> None:
@@ -120,40 +112,32 @@ class Together(Generic[K, T]):
                 stack.callback(text.close)
             self._texts = {}
 
-    def _go_on(self, key: K, text: Decoding[T], step: Callable[[], Sequence[Rows]]) -> list[Ended[K, T]]:
+    def _go_on(self, key: K, text: Decoding[T], step: Callable[[], Sequence[Rows]]) -> dict[K, Future[T]]:
+        result = Future[T]()
         try:
             self._texts[key] = text, step()
-            return []
+            return {}
         except StopIteration as end:
-            outcome = functools.partial(_returned, end.value)
+            result.set_result(end.value)
         except Interrupted:  # concerns all
             raise
         except Exception as error:
-            outcome = functools.partial(_raised, error)
+            result.set_exception(error)
         self._texts.pop(key, None)
-        return [Ended(key=key, result=outcome)]
+        return {key: result}
 
 
 def together(texts: Sequence[Decoding[T]]) -> Decoding[list[T]]:
     """Several texts as one, which returns the result of each. An error of one stops all, and is raised."""
     found: dict[int, T] = {}
     with contextlib.closing(Together[int, T]()) as sharing:
-        ended = [one for number, text in enumerate(texts) for one in sharing.add(number, text)]
-        while True:
-            found.update({one.key: one.result() for one in ended})
-            if not len(sharing):
-                return [found[number] for number in range(len(texts))]
-            ended = sharing.took((yield sharing.wanted))
+        for number, text in enumerate(texts):
+            found |= {key: one.result() for key, one in sharing.add(number, text).items()}
+        while len(sharing):
+            found |= {key: one.result() for key, one in sharing.took((yield sharing.wanted)).items()}
+    return [found[number] for number in range(len(texts))]
 
 
 def n_rows_of(texts: Iterable[Sequence[int]]) -> int:
     """Rows of a pass over some texts' ids, its padding row aside."""
     return sum([len(ids) for ids in texts])
-
-
-def _returned(value: Any) -> Any:
-    return value
-
-
-def _raised(error: Exception) -> Any:
-    raise error

@@ -145,12 +145,12 @@ def test_an_error_of_one_text_leaves_the_others_untouched() -> None:
         for name in names:
             assert not sharing.add(name, decoding(engine, name, PROMPT, chosen))
         while len(sharing):
-            for ended in sharing.took(run(engine, sharing.wanted)):
-                if ended.key == "broken":
+            for key, ended in sharing.took(run(engine, sharing.wanted)).items():
+                if key == "broken":
                     with pytest.raises(ModelError, match="no usable logits"):
                         ended.result()
                 else:
-                    found[ended.key] = ended.result()
+                    found[key] = ended.result()
     assert {name: plain_fields(one) for name, one in found.items()} == {
         name: plain_fields(one) for name, one in expected.items()
     }
@@ -193,5 +193,5 @@ def test_texts_come_and_go() -> None:
                 assert not sharing.add(number, decoding(engine, f"window {number}", PROMPT, chosen))
             if not len(sharing):
                 break
-            found |= {one.key: one.result() for one in sharing.took(run(engine, sharing.wanted))}
+            found |= {key: one.result() for key, one in sharing.took(run(engine, sharing.wanted)).items()}
     assert [plain_fields(found[i]) for i in range(9)] == [plain_fields(one) for one in expected]
