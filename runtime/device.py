@@ -289,19 +289,6 @@ class CostTable:
                 best, best_gain = n, gain
         return best, best_gain
 
-    def best_length(self, alpha: float, draft_cost: float = 0.0) -> int:
-        """How many tokens to draft where each is accepted with probability `alpha`: K*, 0 where no draft pays.
-
-        draft_cost: of drafting one token, in units of T(1).
-        """
-        return max(range(_LONGEST + 1), key=lambda n_draft: self.speed(n_draft, alpha, draft_cost))
-
-    def speed(self, n_draft: int, alpha: float, draft_cost: float = 0.0) -> float:
-        """How many times as fast as plain decoding drafts of `n_draft` tokens are (Leviathan et al. 2023, theorem 3.8,
-        with T(k) in place of a pass that costs the same for any number of rows)."""
-        tokens = n_draft + 1 if alpha == 1 else (1 - alpha ** (n_draft + 1)) / (1 - alpha)
-        return tokens / (self.price(n_draft + 1) + n_draft * draft_cost)
-
 
 @functools.lru_cache(maxsize=256)
 def _beside(alone: CostTable, n_texts: int, n_rows: int) -> CostTable:

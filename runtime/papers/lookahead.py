@@ -176,9 +176,9 @@ class Adaptive(CostOptimal):
         return signs_of(row, probability, hidden, is_timestamp=is_timestamp)
 
     def limit(self) -> int:
-        """As many as may be, where drafts are expected to pay."""
+        """As many as may be."""
         self._reached = []
-        return _LONGEST if super().limit() > 1 else 1
+        return super().limit()
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether all tokens so far are still expected to be accepted, and another one may pay."""

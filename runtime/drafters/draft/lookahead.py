@@ -1,6 +1,6 @@
 """Lookahead: how many tokens a draft model drafts before its target is asked.
 
-    cost        K* for the rate of accepted drafts and what both models take (Leviathan et al. 2023); the default
+    cost        while the next token is expected to save what it takes both models; the default
     N           always so many, a number
     rule        one more after a pass with over 0.8 of the drafts accepted, one fewer after under 0.3 (Chheda, eq. 6)
     adaptive    until a head that learns what the target accepts expects a refusal (OmniDraft)
@@ -32,8 +32,7 @@ from ...registered import find, names
 LOOKAHEADS = ("cost", *names("lookahead"))
 WEIGHED = ("cost", "adaptive", "joint")  # drafts are made where they pay; by the others, always
 _LONGEST = 16
-_FADE = 0.985
-_PRIOR, _PRIOR_RATE = 4.0, 0.75
+_USUAL = 0.75  # what a draft says of a token that it has not drafted yet
 _N_TIMES, _ENOUGH = 15, 5  # times of drafting a token: of a median, and before the first guess is given up
 Signs = NDArray[np.float32]
 _NO_SIGNS: Sequence[Signs] = ()
@@ -102,56 +101,35 @@ class Lookahead:
 
 
 class CostOptimal(Lookahead):
-    """K* for the rate so far bounds a draft; within it, the next token must be expected to save what it costs."""
+    """The next token must be expected to save what it costs. Probabilities are calibrated by what came true."""
 
     def __init__(self, rows: CostTable, cost: DraftCost) -> None:
         super().__init__(_LONGEST)
-        self._rows, self._cost = rows, cost
-        self._alone = rows
-        self._guesses = Guesses(rows)
-        self._came, self._tried = _PRIOR * _PRIOR_RATE, _PRIOR
-        self._lengths: dict[tuple[float, float], int] = {}  # asked before every pass, and seldom another answer
-
-    @property
-    def rate(self) -> float:
-        """Accepted drafts among those that were decided, older ones counting less."""
-        return self._came / self._tried
+        self._cost, self._guesses = cost, Guesses(rows)
 
     def share(self, n_texts: int, n_rows: int) -> None:
         """Price rows as they are beside others."""
-        self._rows = self._alone.beside(n_texts, n_rows)
         self._guesses.share(n_texts, n_rows)
-        self._lengths = {}
-
-    def limit(self) -> int:
-        """K*; one token where no draft is expected to pay, so that the clock and the rate can say otherwise."""
-        key = (round(self.rate, 2), round(self._cost.value, 2))
-        if key not in self._lengths:
-            self._lengths[key] = min(self._rows.best_length(*key), _LONGEST)
-        return self._lengths[key] or 1
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether the next token is worth a pass of the draft and a row of the target, as far as can be said."""
-        reached = 1.0
-        for confidence in confidences:
-            reached *= self._guesses.believed(confidence, "draft")
-        n = len(confidences)
-        more = self._rows.cost(n + 2) - self._rows.cost(n + 1)
-        return reached * self.rate > self._cost.value + more
+        rows, n = self._guesses.costs, len(confidences)
+        reached = math.prod(self._believed([*confidences, _USUAL]))
+        return reached > self._cost.value + rows.cost(n + 2) - rows.cost(n + 1)
 
     def worth(self, confidences: Sequence[float]) -> int:
         """As many as pay for their rows: what drafting them took is spent."""
-        return self._rows.best_chain([self._guesses.believed(one, "draft") for one in confidences])[0]
+        return self._guesses.costs.best_chain(self._believed(confidences))[0]
 
     def learn(
         self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
     ) -> None:
-        """Count what came true, and calibrate the draft's probabilities."""
+        """Calibrate the draft's probabilities by what came true."""
         for depth, confidence in enumerate(confidences[: n_accepted + refused]):
-            came = depth < n_accepted
-            self._came = self._came * _FADE + came
-            self._tried = self._tried * _FADE + 1.0
-            self._guesses.count(confidence, "draft", accepted=came)
+            self._guesses.count(confidence, "draft", accepted=depth < n_accepted)
+
+    def _believed(self, confidences: Sequence[float]) -> list[float]:
+        return [self._guesses.believed(one, "draft") for one in confidences]
 
 
 def make_lookahead(said: str, rows: CostTable, cost: DraftCost) -> Lookahead:

@@ -1,4 +1,4 @@
-"""T(k): costs between the measured rows, the chain that pays, and lengths that pay."""
+"""T(k): costs between the measured rows, and the chain that pays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
 
 LINEAR = CostTable((1, 3), (1.0, 2.0))
-FREE = CostTable((1, 64), (1.0, 1.0))
 BELIEFS = st.lists(st.floats(0.0, 1.0), max_size=24)
 
 
@@ -36,16 +35,3 @@ def test_the_chosen_chain_is_the_best_of_all(beliefs: list[float], n_pending: in
     hopeful = 1 + sum(1 for r in reached if r >= 0.03)
     assert gain == pytest.approx(max(0.0, *gains[:hopeful]), abs=1e-9)
     assert gain == pytest.approx(gains[n] if n else 0.0, abs=1e-9)
-
-
-@given(alpha=st.floats(0.05, 0.98), cost=st.floats(0.0, 1.5), slope=st.floats(0.0, 0.4))
-def test_k_star_is_the_best_of_all_lengths(alpha: float, cost: float, slope: float) -> None:
-    rows = CostTable((1, 2, 66), (1.0, 1.0 + slope, 1.0 + 65 * slope))
-    best = rows.best_length(alpha, cost)
-    speeds = [(1 - alpha ** (n + 1)) / (1 - alpha) / (rows.price(n + 1) + n * cost) for n in range(65)]
-    assert speeds[best] == pytest.approx(max(speeds))
-
-
-def test_figures_of_the_paper() -> None:
-    assert FREE.speed(5, 0.6) == pytest.approx(2.38, abs=0.005)
-    assert FREE.speed(3, 0.4) == pytest.approx(1.62, abs=0.005)

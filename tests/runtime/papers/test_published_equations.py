@@ -20,7 +20,7 @@ from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.accept import Candidate
 from specedge.runtime.decoding.sampling import Draw
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.draft.lookahead import CostOptimal, DraftCost
+from specedge.runtime.drafters.draft.lookahead import DraftCost
 from specedge.runtime.papers.accept import Threshold, TopM, Typical
 from specedge.runtime.papers.adapter import Adam, Adapter, AdapterOptions, Batch
 from specedge.runtime.papers.lookahead import N_SIGNS, AcceptanceHead, Adaptive, Rule
@@ -214,20 +214,6 @@ def test_k_follows_acceptance(n_accepted: int, n_drafted: int, step: int) -> Non
     before = rule.limit()
     rule.learn([0.5] * n_drafted, n_accepted, refused=n_accepted < n_drafted)
     assert rule.limit() - before == step
-
-
-def test_the_rate_is_of_decided_tokens_and_older_ones_fade() -> None:
-    """Ours, for K*: begun at 3 of 4, each older token counting 0.985 of the next.
-
-    One accepted and one refused of three: 3 * 0.985 + 1 = 3.955 and 3.895675 of 4.94 and 5.8659; the third was not
-    decided. The limit is K* of the rate, and the rate alone is what a token must be worth behind sure ones.
-    """
-    rule = CostOptimal(FREE, DraftCost(0.0))
-    assert rule.rate == pytest.approx(0.75)
-    rule.learn([0.5, 0.5, 0.5], 1, refused=True)
-    assert rule.rate == pytest.approx(3.895675 / 5.8659, abs=1e-6)
-    rule.learn([0.5, 0.5], 1, refused=False)
-    assert rule.rate == pytest.approx((3.895675 * 0.985 + 1) / (5.8659 * 0.985 + 1), abs=1e-6)
 
 
 def test_k_stays_between_one_and_its_greatest() -> None:
