@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import exp
 from typing import NamedTuple
 
@@ -45,56 +44,35 @@ class Unit(NamedTuple):
     stop: int
 
 
-@dataclass(frozen=True, eq=False)
 class Lattice:
     """log_probs float32 [n_rows, n_columns], blank in column 0, in the last one what no row may hold; frames int64
     [n_rows], the encoder frame of each row (of a gap: its first); units int64 [n_columns - 1], rising, the unit of each
-    column but the last."""
+    column but the last.
 
-    log_probs: Float
-    frames: NDArray[np.int64]
-    units: NDArray[np.int64]
+    columns: the column of each unit, int64 [257], then that of `gains` which nothing goes along; peaks: the
+    log-probability of each row's likeliest unit, float32 [n_rows]; best: that of the likeliest path up to each row,
+    float32 [n_rows + 1]; gains: log-odds of each column against the blank, float32 [n_rows, n_columns + 1], never in
+    the last one; lead: log-odds of each row's likeliest unit against the blank, cumulated, float32 [n_rows + 1];
+    spaces: the first rows of where a space was heard or nearly heard.
+    """
+
+    def __init__(self, log_probs: Float, frames: NDArray[np.int64], units: NDArray[np.int64]) -> None:
+        self.log_probs, self.frames, self.units = log_probs, frames, units
+        self.columns = np.full(N_UNITS + 1, len(units))
+        self.columns[units] = np.arange(len(units))
+        self.columns[_NO_UNIT] = len(units) + 1
+        blank = log_probs[:, BLANK, None]
+        self.peaks: Float = log_probs.max(1)
+        self.best = _cumulated(self.peaks)
+        self.gains = np.full((len(log_probs), len(units) + 2), _NEVER, np.float32)
+        np.subtract(log_probs, blank, out=self.gains[:, :-1])
+        self.lead = _cumulated(self.peaks - blank[:, 0])
+        near = log_probs[:, self.columns[_SPACE]] - self.peaks > _NEARLY
+        begins = near & np.concatenate(([True], ~near[:-1]))
+        self.spaces: list[int] = begins.nonzero()[0].tolist()
 
     def __len__(self) -> int:
         return len(self.log_probs)
-
-    @cached_property
-    def columns(self) -> NDArray[np.int64]:
-        """The column of each unit, int64 [257], then that of `gains` which nothing goes along."""
-        found = np.full(N_UNITS + 1, len(self.units))
-        found[self.units] = np.arange(len(self.units))
-        found[_NO_UNIT] = len(self.units) + 1
-        return found
-
-    @cached_property
-    def peaks(self) -> NDArray[np.float32]:
-        """The log-probability of each row's likeliest unit, float32 [n_rows]."""
-        found: NDArray[np.float32] = self.log_probs.max(1)
-        return found
-
-    @cached_property
-    def best(self) -> NDArray[np.float32]:
-        """The log-probability of the likeliest path up to each row, float32 [n_rows + 1]."""
-        return np.concatenate((np.zeros(1, np.float32), np.cumsum(self.peaks)))
-
-    @cached_property
-    def gains(self) -> Float:
-        """Log-odds of each column against the blank, float32 [n_rows, n_columns + 1], never in the last one."""
-        found = np.full((len(self), len(self.units) + 2), _NEVER, np.float32)
-        np.subtract(self.log_probs, self.log_probs[:, BLANK, None], out=found[:, :-1])
-        return found
-
-    @cached_property
-    def lead(self) -> Float:
-        """Log-odds of each row's likeliest unit against the blank, cumulated over the rows, float32 [n_rows + 1]."""
-        return np.concatenate((np.zeros(1, np.float32), np.cumsum(self.peaks - self.log_probs[:, BLANK])))
-
-    @cached_property
-    def spaces(self) -> list[int]:
-        """The first rows of where a space was heard or nearly heard."""
-        near = self.log_probs[:, self.columns[_SPACE]] - self.peaks > _NEARLY
-        found: list[int] = (near & np.concatenate(([True], ~near[:-1]))).nonzero()[0].tolist()
-        return found
 
     def spelling(self) -> list[Unit]:
         """The likeliest spelling, byte by byte."""
@@ -138,6 +116,10 @@ class Lattice:
         lead = self.lead.take(rows, mode="clip")
         found: Float = reached[:, lengths.cumsum() - 1].T - lead + lead[:, :1]
         return found
+
+
+def _cumulated(values: Float) -> Float:
+    return np.concatenate((np.zeros(1, np.float32), np.cumsum(values)))
 
 
 @lru_cache(_MAX_KEPT)

@@ -1,25 +1,30 @@
 """Rescore what a CTC head heard with a language model of n-grams: the words on which sounds and n-grams agree.
 
 The likeliest spelling is where it begins. Words of which the n-grams know every token behind the one before stay as
-they are. Elsewhere ("suspect" words, with the word before an unknown pair) the span of rows is spelt again: words lie
-between the rows where one was heard to begin, or nearly so (nodes), and are scored against the sounds first
-(`word_lattice`); then the best texts are put together from left to right with a beam, as in Ney and Ortmanns (1999).
-At each node a few are kept, and of two that go on alike the better one. What was heard is always a word too, so the
-vocabulary stays open. A text that can neither beat the one that was heard nor come near it is dropped, for no text is
-worth more than its sounds.
+they are. Elsewhere ("suspect" words, with the word before an unknown pair) the span of rows is spelt again.
+
+Words lie between the rows where one was heard to begin, or nearly so (nodes). A word may begin with the tokens that
+n-grams have behind the word heard in front of its node, and with the commonest ones. All of them are scored against the
+sounds at once (`Lattice.odds`), up to each of the next nodes, so that a word is scored once, whatever goes before it.
+Those that come near what was heard are scored again with each token that goes on with them.
+
+Then the best texts are put together from left to right with a beam, as in Ney and Ortmanns (1999). At each node a few
+are kept, and of two that go on alike the better one. What was heard is always a word too, so the vocabulary stays open.
+A text that can neither beat the one that was heard nor come near it is dropped, for no text is worth more than its
+sounds.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from ...text.tokenizer import Tokenizer
 from ...text.words import opens_word, sentence_so_far
 from .lattice import HeardToken, Lattice
 from .ngram_lm import UNKNOWN, Guide
-from .word_lattice import Span, Word, WordFinder
 
 _WEIGHT = 0.9  # of the n-grams against the sounds
 _BEAM = 2  # texts kept at a node
@@ -32,6 +37,56 @@ _KNOWN_ORDER = 2  # ids of the n-gram that a token must end to be above suspicio
 _N_CONTEXT = 2  # tokens behind a change whose n-grams reach it
 _SURE = 0.3  # a word heard so surely is not taken for the one that is wrong, of two that no n-gram has
 _CHOSEN = 0.95  # how sure a token is that was chosen
+_N_COMMONEST = 32  # tokens tried at every node
+_N_FOLLOWERS = 16  # and of those that follow what was heard in front of it
+_N_ENDS = 2  # words that were heard in place of one, at most
+_REACH = 32  # rows that a word may take
+_N_PIECES = 12  # tokens that may go on with a word
+_MOST_PIECES = 32  # for each node, tried at once
+_MOST_LOST = 12.1  # nats by which a word may be less likely than what was heard: those of one byte that was not
+
+
+class Word(NamedTuple):
+    """Tokens from a node on.
+
+    stops: the row behind each; ends: indices of the nodes that they may end at, and what they lose there against what
+    was heard.
+    """
+
+    tokens: tuple[int, ...]
+    stops: tuple[int, ...]
+    ends: list[tuple[int, float]]
+
+
+class Span(NamedTuple):
+    """Some rows, and what may have been said there.
+
+    tokens: as heard; nodes: rows at which words may begin, rising, and the stop; opens: indices of those nodes at which
+    one was heard to begin, and of the stop; sentence: the text in front as it was heard; words: those that may begin at
+    each node but the last, the one that was heard first.
+    """
+
+    tokens: Sequence[HeardToken]
+    nodes: list[int]
+    opens: list[int]
+    sentence: tuple[int, ...]
+    words: list[list[Word]]
+
+
+class _Place(NamedTuple):
+    """A node at which words may begin: its row, the nodes that they may end at with the rows up to them, the words."""
+
+    row: int
+    ends: list[tuple[int, int]]
+    words: list[Word]
+
+
+class _Begun(NamedTuple):
+    """The index of a place, tokens, and the row behind each of them but the last."""
+
+    place: int
+    tokens: tuple[int, ...]
+    stops: tuple[int, ...] = ()
 
 
 class _Text(NamedTuple):
@@ -51,8 +106,9 @@ class Search:
     """For one target's tokens and one guide."""
 
     def __init__(self, tokenizer: Tokenizer, guide: Guide) -> None:
-        self._tokenizer, self._guide, self._eot = tokenizer, guide, tokenizer.special.eot
-        self._words = WordFinder(tokenizer, guide)
+        self._guide, self._eot = guide, tokenizer.special.eot
+        self._ranks = tokenizer.ranks
+        self._commonest = sorted(guide.alone, key=lambda id_: -guide.alone[id_])[:_N_COMMONEST]
 
     def guided(
         self, lattice: Lattice, spine: Sequence[HeardToken], before: Sequence[int], n_words: int | None = None
@@ -73,8 +129,7 @@ class Search:
             self._span(lattice, found[first:stop], stops[stop], tokens[: len(before) + first])
             for first, stop in suspects
         ]
-        if spans:
-            self._words.find(lattice, spans)
+        self._find(lattice, spans)
         result: list[HeardToken] = []
         at = 0
         for span, (first, stop) in zip(spans, suspects, strict=True):
@@ -101,77 +156,109 @@ class Search:
             return []
         opening = [i for i, heard in enumerate(spine) if heard.opens or not i]
         words = list(zip(opening, [*opening[1:], len(spine)], strict=True))
-        known = _KNOWN_ORDER
         doubtful = [False] * len(words)
         for at, (first, stop) in enumerate(words):
-            if any(heard.order < known for heard in spine[first:stop]):
+            if any(heard.order < _KNOWN_ORDER for heard in spine[first:stop]):
                 doubtful[at] = True
                 if at and any(heard.sure < _SURE for heard in spine[slice(*words[at - 1])]):
                     doubtful[at - 1] = True  # it may be the one that is wrong
         spans: list[tuple[int, int]] = []
-        at = 0
-        while at < len(words):
-            if not doubtful[at]:
-                at += 1
-                continue
-            end = at
-            while end < len(words) and doubtful[end]:
-                end += 1
-            while at < end:
-                stop = min(at + _MAX_WORDS, end)
-                spans.append((words[at][0], words[stop - 1][1]))
-                at = stop
+        for is_doubtful, places in groupby(range(len(words)), doubtful.__getitem__):
+            if is_doubtful:
+                run = [words[at] for at in places]
+                parts = [run[at : at + _MAX_WORDS] for at in range(0, len(run), _MAX_WORDS)]
+                spans += [(part[0][0], part[-1][1]) for part in parts]
         return spans
 
     def _span(self, lattice: Lattice, tokens: Sequence[HeardToken], stop: int, before: Sequence[int]) -> Span:
         """Some tokens up to the row `stop`, and where words may begin in them; `before`: the text ids in front."""
-        heard = self._heard(tokens, stop)
-        rows = [*heard, stop]
-        nodes = self._nodes(lattice, rows)
-        sentence = sentence_so_far(before, self._eot, self._guide.ends)
-        return Span(tokens, rows, heard, nodes, sentence, [[] for _ in nodes[:-1]])
-
-    def _heard(self, span: Sequence[HeardToken], stop: int) -> dict[int, Word]:
-        """The words that were heard, by the row that each begins at; `ends` has the row where the next one does."""
         firsts = [0]
-        for i, heard in enumerate(span):
-            if opens_word(self._tokenizer.ranks[heard.token]) and span[firsts[-1]].start < heard.start < stop:
+        for i, heard in enumerate(tokens):
+            if opens_word(self._ranks[heard.token]) and tokens[firsts[-1]].start < heard.start < stop:
                 firsts.append(i)
-        found: dict[int, Word] = {}
-        for first, end in zip(firsts, [*firsts[1:], len(span)], strict=True):
-            node = span[end].start if end < len(span) else stop
-            here = span[first:end]
-            stops = tuple([min(heard.stop, node) for heard in here])
-            found[span[first].start] = Word(tuple([heard.token for heard in here]), stops, [(node, 0.0)])
-        return found
+        rows = [*(tokens[first].start for first in firsts), stop]
+        nodes = _nodes(lattice, rows)
+        opens = [nodes.index(row) for row in rows]
+        words: list[list[Word]] = [[] for _ in nodes[:-1]]
+        for n, first in enumerate(firsts):
+            here = tokens[first : firsts[n + 1] if n + 1 < len(firsts) else None]
+            stops = tuple([min(heard.stop, rows[n + 1]) for heard in here])
+            words[opens[n]].append(Word(tuple([heard.token for heard in here]), stops, [(opens[n + 1], 0.0)]))
+        sentence = sentence_so_far(before, self._eot, self._guide.ends)
+        return Span(tokens, nodes, opens, sentence, words)
 
-    def _nodes(self, lattice: Lattice, rows: Sequence[int]) -> list[int]:
-        """Rows at which words may begin, rising: where they were heard to, or a space was nearly heard."""
-        spaces = lattice.spaces
-        inside = spaces[bisect_left(spaces, rows[0]) : bisect_left(spaces, rows[-1])]
-        taken = set(rows)
-        more = [row for row in inside if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
-        return sorted({*rows, *more})
+    def _find(self, lattice: Lattice, spans: Sequence[Span]) -> None:
+        """Fill in the words that begin with the likely tokens at each node, scored up to each of the next ones."""
+        places: list[_Place] = []
+        begun: list[_Begun] = []
+        n_rows = 0
+        for span in spans:
+            nodes = span.nodes
+            for at, tokens in enumerate(self._likely(span)):
+                furthest = span.opens[: bisect_right(span.opens, at) + _N_ENDS][-1]
+                ends = [(i, nodes[i] - nodes[at]) for i in range(at + 1, furthest + 1)]
+                n_rows = max(n_rows, min(_REACH, ends[-1][1]))
+                begun += [_Begun(len(places), (token,)) for token in tokens if self._ranks[token]]
+                places.append(_Place(nodes[at], [end for end in ends if end[1] <= _REACH], span.words[at]))
+        for _ in range(1 + _N_PIECES):
+            if begun:
+                near = self._score(lattice, places, begun, n_rows)
+                begun = [
+                    _Begun(place, (*tokens, piece), stops)
+                    for place, tokens, stops in near
+                    for piece in self._guide.followers(tokens).inside
+                ][: _MOST_PIECES * len(places)]
+
+    def _score(self, lattice: Lattice, places: Sequence[_Place], begun: Sequence[_Begun], n_rows: int) -> list[_Begun]:
+        """Add those that come near what was heard to the words of their places. Returns them, the nearest first, with
+        the row behind each of their tokens."""
+        ranks = self._ranks
+        spelt = [b"".join([ranks[token] for token in tokens]) for _, tokens, _ in begun]
+        odds = lattice.odds([places[place].row for place, _, _ in begun], spelt, n_rows)
+        nearest = odds.max(1)
+        near = (nearest > -_MOST_LOST).nonzero()[0]
+        close = odds[near]
+        found: list[tuple[float, _Begun]] = []
+        columns = [near.tolist(), nearest[near].tolist(), close.argmax(1).tolist(), close.tolist()]
+        for at, sure, peak, losses in zip(*columns, strict=True):
+            place, tokens, before = begun[at]
+            row, ends, words = places[place]
+            stops = (*before, row + peak)
+            here = [(end, losses[n]) for end, n in ends if losses[n] > -_MOST_LOST]
+            if here and spelt[at] != b" ":  # which is no word
+                words.append(Word(tokens, stops, here))
+            found.append((sure, _Begun(place, tokens, stops)))
+        found.sort(key=lambda item: -item[0])
+        return [one for _, one in found]
+
+    def _likely(self, span: Span) -> list[list[int]]:
+        """The tokens that may begin a word at each node but the last."""
+        before: list[list[tuple[int, ...]]] = [[] for _ in span.nodes]  # texts in front of each node
+        before[0].append(span.sentence)
+        for heard in span.words:
+            for word in heard:
+                before[word.ends[0][0]].append(word.tokens[-1:])
+        return [[*dict.fromkeys([*self._commonest, *self._following(texts)])] for texts in before[:-1]]
+
+    def _following(self, texts: Sequence[tuple[int, ...]]) -> list[int]:
+        return [id_ for text in texts for id_ in islice(self._guide.followers(text).shares, _N_FOLLOWERS)]
 
     def _respelt(self, span: Span, before: Sequence[int], right: Sequence[int]) -> list[HeardToken]:
         """The best tokens for the rows of a span.
 
         before: the text ids in front of it; right: those behind it, which its words must go with.
         """
-        nodes, heard, words = span.nodes, span.heard, span.words
+        nodes = span.nodes
         sentence = sentence_so_far(before, self._eot, self._guide.ends)
         as_heard = tuple([token.token for token in span.tokens])
         worth = self._worth(sentence, [*as_heard, *right])
         reached: list[dict[tuple[int, ...], _Text]] = [{} for _ in nodes]
         reached[0][sentence] = _Text(0.0, sentence)
         least = [worth - _UNDECIDED] * len(nodes)
-        for at, node in enumerate(nodes[:-1]):
-            if node in heard:
-                word = heard[node]
-                words[at].insert(0, word._replace(ends=[(nodes.index(word.ends[0][0]), 0.0)]))
+        for at, words in enumerate(span.words):
             for text in sorted(reached[at].values(), key=lambda text: -text.score)[:_BEAM]:
                 if text.score > least[at]:
-                    self._follow(text, words[at], nodes, reached, least)
+                    self._follow(text, words, nodes, reached, least)
         ranked = [(text.score + self._worth(text.sentence, right), text) for text in reached[-1].values()]
         score, best = max(ranked, key=lambda item: item[0], default=(worth, None))
         if best is None or score <= worth or best.tokens == as_heard:
@@ -221,7 +308,7 @@ class Search:
         guide = self._guide
         score = guide.score(sentence, token)
         is_lost = score <= UNKNOWN
-        if is_lost and lost and self._tokenizer.ranks[token][:1] != b" ":
+        if is_lost and lost and self._ranks[token][:1] != b" ":
             score = _MORE_UNKNOWN
         return score, guide.behind(sentence, token), is_lost
 
@@ -231,8 +318,17 @@ class Search:
         sentence = sentence_so_far(before, self._eot, guide.ends)
         found = []
         for token, row in zip(text.tokens, text.stops, strict=True):
-            opens = self._tokenizer.ranks[token][:1] == b" "
+            opens = self._ranks[token][:1] == b" "
             found.append(HeardToken(token, min(start, row), row, _CHOSEN, guide.order(sentence, token), opens))
             start = row
             sentence = guide.behind(sentence, token)
         return found
+
+
+def _nodes(lattice: Lattice, rows: Sequence[int]) -> list[int]:
+    """Rows at which words may begin, rising: where they were heard to, or a space was nearly heard."""
+    spaces = lattice.spaces
+    inside = spaces[bisect_left(spaces, rows[0]) : bisect_left(spaces, rows[-1])]
+    taken = set(rows)
+    more = [row for row in inside if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
+    return sorted({*rows, *more})
