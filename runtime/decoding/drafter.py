@@ -124,6 +124,11 @@ class DraftContext:
     position: int
     hidden: NDArray[np.float32] | None = None
 
+    @property
+    def n_pending(self) -> int:
+        """Rows that the next pass runs whatever is drafted: 1, or more of a prompt."""
+        return len(self.prompt) + len(self.sampled) - self.position
+
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPass:

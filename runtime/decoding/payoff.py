@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from ..device import CostTable
-from .drafter import DraftTree, Verdict
+from .drafter import Drafter, DraftTree, Verdict, WindowContext
 
 _FADE = 0.985  # half of what is known of a class is from its last 46 nodes
 _PRIOR = 4.0  # nodes' worth of trust in a drafter's own word
@@ -32,6 +32,12 @@ class Guess(NamedTuple):
     confidences: list[float]
     classes: list[Hashable]
 
+    def add(self, token: int, confidence: float, class_: Hashable) -> None:
+        """One more token."""
+        self.tokens.append(token)
+        self.confidences.append(confidence)
+        self.classes.append(class_)
+
 
 class Guesses:
     """The candidate paths of one drafter, and what its confidences are worth; keep it for as long as the drafter.
@@ -47,10 +53,6 @@ class Guesses:
         self._scale: dict[Hashable, float] = {}
         self._proposed: Sequence[tuple[float, Hashable]] = ()
         self._parents: Sequence[int] = ()
-
-    def another(self) -> Guesses:
-        """Those of another text at the same time; both share what is learned."""
-        return copy.copy(self)
 
     def share(self, n_texts: int, n_rows: int) -> None:
         self.costs = self._alone.beside(n_texts, n_rows)
@@ -152,6 +154,31 @@ class Guesses:
         for node in known:
             self.count(*self._proposed[node], accepted=node in right)
         return [(self._proposed[node][1], node in right) for node in known]
+
+
+class GuessDrafter(Drafter):
+    """A drafter whose drafts are as long as they are expected to pay, by `Guesses`; it remembers the window."""
+
+    def __init__(self, costs: CostTable, *, max_scale: float = _MAX_SCALE) -> None:
+        self._guesses = Guesses(costs, max_scale=max_scale)
+        self._window: WindowContext | None = None
+
+    def another(self) -> Self:
+        """One that shares what is heavy, and what is learned."""
+        twin = copy.copy(self)
+        twin._guesses = copy.copy(self._guesses)
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        self._guesses.share(n_texts, n_rows)
+
+    def begin(self, window: WindowContext) -> None:
+        """Remember the window, in which nothing is proposed yet."""
+        self._window = window
+        self._guesses.draft((), 0)
+
+    def observe(self, verdict: Verdict) -> None:
+        self._guesses.learn(verdict)
 
 
 def joined(a: Guess, b: Guess) -> Guess:

@@ -277,7 +277,7 @@ class AutoDrafter(Drafter):
         """Return the draft of an earlier text, else of the window's candidate."""
         started = time.perf_counter()
         self._asked = None
-        self._n_pending = len(context.prompt) + len(context.sampled) - context.position
+        self._n_pending = context.n_pending
         window = self._window
         if window is not None and not (self._weighs and self._plain.is_due(self._n_pending)):
             self._asked = self._ask(window, context, budget)

@@ -13,13 +13,13 @@ import copy
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 
-from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import Guess, Guesses
+from ..decoding.drafter import NO_GUESS, DraftContext, DraftTree, Verdict, WindowContext
+from ..decoding.payoff import Guess, GuessDrafter
 from ..device import CostTable
 
 _MAX_DRAFT = 48
@@ -32,15 +32,14 @@ _FIRST_BELIEFS = (0.4, 0.75, 0.85, 0.9, 0.95)
 _N_PARTS = 16  # of the features by which a window is known again
 
 
-class EarlierDrafter(Drafter):
+class EarlierDrafter(GuessDrafter):
     """See the module. It keeps at most `_N_WINDOWS` windows of `_N_TEXTS` texts, four bytes a token."""
 
     name = "earlier"
     follows_text = True
 
     def __init__(self, costs: CostTable) -> None:
-        self._guesses = Guesses(costs)
-        self._window: WindowContext | None = None
+        super().__init__(costs)
         self._key: bytes | None = None
         self._known: OrderedDict[bytes, list[array[int]]] = OrderedDict()
         self._texts: list[_Text] = []
@@ -52,20 +51,17 @@ class EarlierDrafter(Drafter):
         """Whether anything is known of this window."""
         return bool(self._texts)
 
-    def another(self) -> EarlierDrafter:
+    def another(self) -> Self:
         """One that shares the texts of all windows, and what they are worth."""
-        twin = copy.copy(self)
-        twin._guesses, twin._said = self._guesses.another(), list(self._said)
+        twin = super().another()
+        twin._said = list(self._said)
         twin._texts = [copy.copy(text) for text in self._texts]
         return twin
 
-    def share(self, n_texts: int, n_rows: int) -> None:
-        self._guesses.share(n_texts, n_rows)
-
     def begin(self, window: WindowContext) -> None:
         """Look up what was said of this window."""
-        self._window, self._said, self._n_followed = window, [], 0
-        self._guesses.draft((), 0)  # nothing is proposed
+        super().begin(window)
+        self._said, self._n_followed = [], 0
         self._key = _fingerprint(window.features)
         known = () if self._key is None else self._known.get(self._key, ())
         self._texts = [_Text("same", text.tolist(), window.timestamp_begin) for text in reversed(known)]
@@ -88,13 +84,12 @@ class EarlierDrafter(Drafter):
             if guess.tokens and all(guess.tokens != other.tokens for _, other in found):
                 found.append((text.run, guess))
         found.sort(key=lambda one: -one[0])
-        n_pending = len(context.prompt) + len(context.sampled) - context.position
-        paths = self._guesses.worth_while([guess for _, guess in found], n_pending, window.n_paths)
+        paths = self._guesses.worth_while([guess for _, guess in found], context.n_pending, window.n_paths)
         return self._guesses.draft(paths, limit)
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the texts to what came of them, and write this one down."""
-        self._guesses.learn(verdict)
+        super().observe(verdict)
         self._said += [*verdict.accepted, verdict.token]
 
     def end(self, tokens: tuple[int, ...]) -> None:
@@ -152,19 +147,15 @@ class _Text:
         """How the text goes on."""
         rest = self._tokens[self._at : self._at + limit]
         n_left = len(self._tokens) - self._at
-        tokens, classes = list[int](), list[Hashable]()
+        guess = Guess([], [], [])
         for depth, token in enumerate(rest):
             is_time = token >= self._begin
             if is_time:
                 token = min(max(token + self._shift, self._begin), window.n_vocab - 1)
-            tokens.append(token)
             sure = min(self.run + depth, len(_FIRST_BELIEFS) - 1)
-            classes.append((self._kind, sure, is_time, n_left - depth <= _TAIL))
-        n = len(tokens)
-        beliefs = [_FIRST_BELIEFS[min(self.run + depth, len(_FIRST_BELIEFS) - 1)] for depth in range(n)]
-        if not self.run and n:
-            beliefs[0] = _FIRST_BELIEFS[1 if self._at == 0 else 0]
-        return Guess(tokens, beliefs, classes)
+            belief = _FIRST_BELIEFS[sure or self._at == 0]  # a text is likely to begin like another
+            guess.add(token, belief, (self._kind, sure, is_time, n_left - depth <= _TAIL))
+        return guess
 
     def _agreeing(self, said: Sequence[int], last: int, place: int) -> int:
         """How many tokens up to `place` are those up to `last` of what was said, at most `_N_BACK`."""

@@ -11,13 +11,13 @@ that repeats itself, is counted as a suspected loop.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
+from typing import Self
 
 from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds, UserCache, draft_by_counts
 
-from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import Guess, Guesses
+from ..decoding.drafter import NO_GUESS, DraftContext, DraftTree, Verdict, WindowContext
+from ..decoding.payoff import Guess, GuessDrafter
 from ..device import CostTable
 
 _MAX_DRAFT = 16
@@ -26,7 +26,7 @@ _LOOP_TOKENS = 16  # of drafts accepted whole, over as many that repeat, before 
 _MAX_PERIOD = 12
 
 
-class NgramDrafter(Drafter):
+class NgramDrafter(GuessDrafter):
     """See the module. `suspected_loops` counts windows; `close` closes the user's cache."""
 
     name = "ngram"
@@ -36,29 +36,25 @@ class NgramDrafter(Drafter):
     def __init__(
         self, costs: CostTable, *, cache: NgramCache | None = None, user_cache: UserCache | None = None
     ) -> None:
-        self._guesses = Guesses(costs)
+        super().__init__(costs)
         self._caches: list[tuple[str, NgramCache | UserCache, Thresholds]] = [("context", cache or NgramCache(), LAX)]
         if user_cache is not None:
             self._caches.append(("user", user_cache, STRICT))
-        self._window: WindowContext | None = None
         self._run = 0
         self._accepted: list[int] = []
         self._is_suspect = False
         self.suspected_loops = 0
         self._owns_caches = True
 
-    def another(self) -> NgramDrafter:
+    def another(self) -> Self:
         """One that shares the caches, and what they are worth."""
-        twin = copy.copy(self)
-        twin._guesses, twin._accepted, twin._owns_caches = self._guesses.another(), list(self._accepted), False
+        twin = super().another()
+        twin._accepted, twin._owns_caches = list(self._accepted), False
         return twin
-
-    def share(self, n_texts: int, n_rows: int) -> None:
-        self._guesses.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Remember the text before this window."""
-        self._window = window
+        super().begin(window)
         self._run = 0
         self._accepted = []
         self._is_suspect = False
@@ -72,18 +68,17 @@ class NgramDrafter(Drafter):
         text = [token for token in context.sampled[-_CONTEXT:] if token < window.eot]
         if len(text) < _CONTEXT and len(context.sampled) < _CONTEXT:
             text = [*window.history[-_CONTEXT:], *text][-_CONTEXT:]
-        n_pending = len(context.prompt) + len(context.sampled) - context.position
         for name, cache, thresholds in self._caches:
             ids, shares = draft_by_counts(cache.pairs, text, min(budget, _MAX_DRAFT), thresholds)
             guess = Guess(ids, shares, [(name, depth > 0) for depth in range(len(ids))])
-            n_draft, _ = self._guesses.best_length(guess, n_pending)
+            n_draft, _ = self._guesses.best_length(guess, context.n_pending)
             if n_draft:
                 return self._guesses.draft([guess], n_draft)
         return NO_GUESS
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the caches to what came of their guesses, and watch for a loop."""
-        self._guesses.learn(verdict)
+        super().observe(verdict)
         self._accepted += [*verdict.accepted, verdict.token]
         whole = bool(verdict.drafted) and verdict.n_accepted == len(verdict.drafted)
         self._run = self._run + verdict.n_accepted + 1 if whole else 0

@@ -10,16 +10,16 @@ last one ended; it stops where only the audio knows the time.
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from specedge.maps.token_map import Candidate, TokenMap
 
-from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import Guess, Guesses, cut, joined
+from ..decoding.drafter import NO_GUESS, DraftContext, DraftTree, WindowContext
+from ..decoding.payoff import Guess, GuessDrafter, cut, joined
 from ..device import CostTable
 from ..text.beginnings import Beginnings
 from ..text.words import sentence_so_far
@@ -40,7 +40,7 @@ class TokenMapOptions:
     max_length: int = 32
 
 
-class TokenMapDrafter(Drafter):
+class TokenMapDrafter(GuessDrafter):
     """See the module.
 
     ends: whether a sentence ends with a text id; beginnings: of texts that begin otherwise than the map's sentences,
@@ -59,39 +59,27 @@ class TokenMapDrafter(Drafter):
         options: TokenMapOptions | None = None,
         beginnings: Beginnings | None = None,
     ) -> None:
+        super().__init__(costs)
         self._maps = tuple(maps)
         self._beginnings = beginnings
         self._ends = functools.cache(ends)
         self._options = options or TokenMapOptions()
-        self._guesses = Guesses(costs)
-        self._window: WindowContext | None = None
         self._owns_maps = True
 
-    def another(self) -> TokenMapDrafter:
+    def another(self) -> Self:
         """One that shares the maps, and what their guesses are worth."""
-        twin = copy.copy(self)
-        twin._guesses, twin._owns_maps = self._guesses.another(), False
+        twin = super().another()
+        twin._owns_maps = False
         return twin
-
-    def share(self, n_texts: int, n_rows: int) -> None:
-        self._guesses.share(n_texts, n_rows)
-
-    def begin(self, window: WindowContext) -> None:
-        """Remember the layout of ids."""
-        self._window = window
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return the guess that is expected to save most; nothing where none is expected to."""
         window = self._window
-        n_pending = len(context.prompt) + len(context.sampled) - context.position
         if window is None:
             return NO_GUESS
-        limit = min(budget, _MAX_NODES)
+        limit, n_pending = min(budget, _MAX_NODES), context.n_pending
         paths = self._paths(window, context, limit, n_pending)
         return self._guesses.draft(self._chosen(paths, n_pending, window.n_paths), limit)
-
-    def observe(self, verdict: Verdict) -> None:
-        self._guesses.learn(verdict)
 
     def close(self) -> None:
         maps, self._maps = self._maps, ()

@@ -14,17 +14,17 @@ guesses, other choices, and guesses behind another choice.
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
 
-from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, TargetModel, Verdict, WindowContext
-from ..decoding.payoff import Guess, Guesses
+from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, TargetModel, WindowContext
+from ..decoding.payoff import Guess, GuessDrafter
 from ..device import CostTable
 from ..drafters.registry import costs_of, weighed
 from ..engine.heads import HeadsPass
@@ -41,7 +41,7 @@ _CHOICES = 4
 _MAX_HEADS = 20
 
 
-class HeadsDrafter(Drafter):
+class HeadsDrafter(GuessDrafter):
     """See the module.
 
     name: of the kind of heads; costs: the target's T(k); n_heads: the most that are used, the first ones; n_choices: of
@@ -59,28 +59,23 @@ class HeadsDrafter(Drafter):
         n_choices: int = _CHOICES,
         gated: bool = True,
     ) -> None:
+        super().__init__(costs, max_scale=_MAX_SCALE)
         self.name = name
         self._heads: HeadsPass | None = heads
         self._n_heads, self._n_choices, self._gated = n_heads, n_choices, gated
-        self._guesses = Guesses(costs, max_scale=_MAX_SCALE)
-        self._window: WindowContext | None = None
 
     has_heads = True
     reads_hidden = True
 
-    def another(self) -> HeadsDrafter:
+    def another(self) -> Self:
         """One that shares the heads' graph, and what their guesses are worth."""
-        twin = copy.copy(self)
+        twin = super().another()
         twin._heads = None if self._heads is None else self._heads.another()
-        twin._guesses = self._guesses.another()
         return twin
-
-    def share(self, n_texts: int, n_rows: int) -> None:
-        self._guesses.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """A new text: the heads have seen nothing of it."""
-        self._window = window
+        super().begin(window)
         if self._heads is not None:
             encoded: NDArray[np.float32] = window.features.hidden
             self._heads.begin(encoded, window.n_heard(len(encoded)))
@@ -88,7 +83,7 @@ class HeadsDrafter(Drafter):
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return what the heads see behind the last decided token, as far as that is expected to pay."""
         window, heads, hidden = self._window, self._heads, context.hidden
-        n_pending = len(context.prompt) + len(context.sampled) - context.position
+        n_pending = context.n_pending
         if window is None or heads is None or hidden is None:
             return NO_GUESS
         has_timestamps = window.has_times(context.prompt)
@@ -98,9 +93,6 @@ class HeadsDrafter(Drafter):
             return NO_GUESS
         ids, probs = heads.guess(hidden, min(self._n_choices, window.n_vocab))
         return self.grow(ids[: self._n_heads], probs[: self._n_heads], window.n_paths, budget)
-
-    def observe(self, verdict: Verdict) -> None:
-        self._guesses.learn(verdict)
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return what the heads that are used see behind the last of the rows, for a beam that does not verify it."""
@@ -176,10 +168,8 @@ def _path(
     for depth in range(length):
         at = choice if depth == head else 0
         own = sure[depth][at]
-        path.tokens.append(choices[depth][at])
-        path.confidences.append(own)
         kind = "best" if depth < head else str(choice) if depth == head else "behind"
-        path.classes.append(_class(kind, depth, own))
+        path.add(choices[depth][at], own, _class(kind, depth, own))
     return path
 
 

@@ -15,7 +15,6 @@ is not heard.
 
 from __future__ import annotations
 
-import copy
 import string
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -27,8 +26,8 @@ from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 
 from ...bundle.bundle import Bundle
-from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ...decoding.payoff import Guess, Guesses
+from ...decoding.drafter import NO_GUESS, DraftContext, DraftTree, Verdict, WindowContext
+from ...decoding.payoff import Guess, GuessDrafter
 from ...device import CostTable
 from ...engine.session import Canceller
 from ...text.beginnings import Beginnings
@@ -53,7 +52,7 @@ _CONTEXT = 4
 _MARKS = frozenset(string.punctuation.encode())
 
 
-class CtcDrafter(Drafter):
+class CtcDrafter(GuessDrafter):
     """See the module.
 
     hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, whose cache learns from kept
@@ -69,12 +68,11 @@ class CtcDrafter(Drafter):
         costs: CostTable,
         guide: Guide,
     ) -> None:
+        super().__init__(costs)
         self._hear: Callable[[Any], Posteriors] | None = hear
         self._tokenizer, self._guide = tokenizer, guide
         self._beginnings = Beginnings(tokenizer)
         self._search = Search(tokenizer, guide)
-        self._guesses = Guesses(costs)
-        self._window: WindowContext | None = None
         self._features: Any = None
         self._lattice: Lattice | None = None
         self._heard: list[HeardToken] = []
@@ -94,19 +92,10 @@ class CtcDrafter(Drafter):
     def rests(self) -> bool:
         return self._is_over or self._hear is None
 
-    def another(self) -> CtcDrafter:
-        """One that shares the head, the n-grams, and what was learned of both."""
-        twin = copy.copy(self)
-        twin._guesses = self._guesses.another()
-        return twin
-
-    def share(self, n_texts: int, n_rows: int) -> None:
-        self._guesses.share(n_texts, n_rows)
-
     def begin(self, window: WindowContext) -> None:
         """Start an attempt at a window; another one at the same window keeps what was heard."""
-        self._window, self._is_over = window, False
-        self._guesses.draft((), 0)  # nothing is proposed
+        super().begin(window)
+        self._is_over = False
         if window.features is not self._features:
             self._features, self._is_heard = window.features, False
             self._lattice, self._heard, self._moments = None, [], None
@@ -117,7 +106,6 @@ class CtcDrafter(Drafter):
         """Return the hypothesis from where the target stands, as far as it is expected to pay."""
         window = self._window
         self._guesses.draft((), 0)
-        n_pending = len(context.prompt) + len(context.sampled) - context.position
         if window is None or self.rests:
             return NO_GUESS
         if not self._is_heard and (not self._was_empty or window.has_text(context.sampled)):
@@ -128,14 +116,14 @@ class CtcDrafter(Drafter):
             path = self._chain(window, self._lattice, context, limit)
         else:
             path = self._start(window, context)
-        draft = self._guesses.draft(self._guesses.worth_while([path], n_pending, 1), limit)
+        draft = self._guesses.draft(self._guesses.worth_while([path], context.n_pending, 1), limit)
         self._is_over = self._is_heard and self._lattice is None and not draft
         return draft
 
     def observe(self, verdict: Verdict) -> None:
         """Calibrate the guesses by what came of them."""
+        super().observe(verdict)
         self._is_over = self._is_heard and self._lattice is None
-        self._guesses.learn(verdict)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Teach the guide's cache the text of a window that was heard and whose text was kept."""
@@ -273,22 +261,15 @@ class CtcDrafter(Drafter):
 
     def _chain(self, window: WindowContext, lattice: Lattice, context: DraftContext, limit: int) -> Guess:
         """What is left of the hypothesis, with the timestamps that can be told, at most `limit` tokens."""
-        left = self._left
-        tokens, confidences, classes = list[int](), list[float](), list[Hashable]()
-
-        def add(token: int, confidence: float, class_: Hashable) -> None:
-            tokens.append(token)
-            confidences.append(confidence)
-            classes.append(class_)
-
+        left, path = self._left, Guess([], [], [])
         has_times = window.has_times(context.prompt)
-        last_step = self._opening(window, lattice, context, add) if has_times else -1
+        last_step = self._opening(window, lattice, context, path) if has_times else -1
         if last_step is None:
-            return Guess([], [], [])
+            return path
         for i, heard in enumerate(left):
-            if len(tokens) >= limit:
+            if len(path.tokens) >= limit:
                 break
-            add(heard.token, *_belief(heard))
+            path.add(heard.token, *_belief(heard))
             if not has_times:
                 continue
             ends = self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
@@ -300,15 +281,15 @@ class CtcDrafter(Drafter):
                 if end is None:
                     break
                 last_step = max(end[0], last_step + 1)
-                add(window.timestamp_begin + last_step, *end[1:])
+                path.add(window.timestamp_begin + last_step, *end[1:])
                 if is_last:
                     break
                 begin = self._told(0, self._frame(lattice, letter), until)
                 if begin is None:
                     break
                 last_step = max(begin[0], last_step)
-                add(window.timestamp_begin + last_step, *begin[1:])
-        return Guess(tokens[:limit], confidences[:limit], classes[:limit])
+                path.add(window.timestamp_begin + last_step, *begin[1:])
+        return path
 
     def _start(self, window: WindowContext, context: DraftContext) -> Guess:
         """The timestamp that a window begins with, of which nothing was heard: in silence all that is said."""
@@ -316,13 +297,7 @@ class CtcDrafter(Drafter):
             return Guess([], [], [])
         return Guess([window.timestamp_begin], [0.5], ["unheard"])
 
-    def _opening(
-        self,
-        window: WindowContext,
-        lattice: Lattice,
-        context: DraftContext,
-        add: Callable[[int, float, Hashable], None],
-    ) -> int | None:
+    def _opening(self, window: WindowContext, lattice: Lattice, context: DraftContext, path: Guess) -> int | None:
         """Propose the timestamp that a segment begins or ends with, if one must come. Returns the last one's step, -1
         for none so far, None where one must come that the head does not tell."""
         sampled, begin = context.sampled, window.timestamp_begin
@@ -339,7 +314,7 @@ class CtcDrafter(Drafter):
         if told is None:
             return None
         step = max(told[0], least)
-        add(begin + step, *told[1:])
+        path.add(begin + step, *told[1:])
         return step
 
     def _told(self, kind: int, low: int, high: int) -> tuple[int, float, Hashable] | None:
