@@ -469,7 +469,7 @@ class Guard:
 
     def _learned(self) -> Learning | None:
         now, before = self.drafter.learning, self._learned_before
-        return None if now is None or before is None else now.minus(before)
+        return None if now is None or before is None else now.plus(before, -1)
 
     def _call(self, call: Callable[[], T], otherwise: T) -> T:
         if self.error is not None:

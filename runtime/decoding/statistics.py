@@ -8,48 +8,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from .passes import Ran
 
 
+class _Summed:
+    """A dataclass of numbers."""
+
+    def plus(self, other: Self, sign: int = 1) -> Self:
+        """Return the sum of both, field by field."""
+        pairs = [(name, value, getattr(other, name)) for name, value in vars(self).items()]
+        return type(self)(**{name: mine + sign * theirs for name, mine, theirs in pairs})
+
+
 @dataclass(frozen=True, kw_only=True)
-class DraftCounts:
+class DraftCounts(_Summed):
     """One drafter's nodes: proposed, run as rows of a pass, and accepted."""
 
     proposed: int = 0
     evaluated: int = 0
     accepted: int = 0
 
-    def plus(self, other: DraftCounts) -> DraftCounts:
-        """Return the sum of both."""
-        return DraftCounts(
-            proposed=self.proposed + other.proposed,
-            evaluated=self.evaluated + other.evaluated,
-            accepted=self.accepted + other.accepted,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class Learning(_Summed):
     """What a draft model that learns did: updates of its factors, seconds spent on them, times it was rolled back."""
 
     updates: int = 0
     seconds: float = 0.0
     rollbacks: int = 0
-
-    def plus(self, other: Learning, sign: int = 1) -> Learning:
-        """Return the sum of both."""
-        return Learning(
-            updates=self.updates + sign * other.updates,
-            seconds=self.seconds + sign * other.seconds,
-            rollbacks=self.rollbacks + sign * other.rollbacks,
-        )
-
-    def minus(self, other: Learning) -> Learning:
-        """Return what came since `other`."""
-        return self.plus(other, -1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..decoding.drafter import (
@@ -103,27 +103,21 @@ class PlainPass:
         self.seconds = max(statistics.median(self._plain or self._drafted), 1e-9)
 
 
+@dataclass
 class _Record:
     """What a candidate took in its latest windows: plain passes, and tokens of the text.
 
-    hope: passes for a token before it was tried, and how many tokens that counts for; last_window: the number of the
-    one that it had last.
+    hoped: the same before it was tried; last_window: the number of the one that it had last.
     """
 
-    def __init__(self, hope: float, n_hoped: int) -> None:
-        self._hoped = hope * n_hoped, n_hoped
-        self.seen: deque[tuple[float, int]] = deque(maxlen=_LATEST)
-        self.last_window = 0
+    hoped: tuple[float, int]
+    seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_LATEST))
+    last_window: int = 0
 
     @property
     def rate(self) -> float:
         """What it is taken for, passes for a token."""
-        return _passes_a_token([self._hoped, *self.seen])
-
-    @property
-    def measured(self) -> float:
-        """What it took, passes for a token; only where it was tried."""
-        return _passes_a_token(self.seen)
+        return _passes_a_token([self.hoped, *self.seen])
 
 
 def _passes_a_token(windows: Collection[tuple[float, int]]) -> float:
@@ -137,7 +131,8 @@ class Account:
     """
 
     def __init__(self, candidates: Sequence[str]) -> None:
-        self._records = {name: _Record(*_HOPES.get(name, _HOPE)) for name in candidates}
+        hopes = {name: _HOPES.get(name, _HOPE) for name in candidates}
+        self._records = {name: _Record((hope * n, n)) for name, (hope, n) in hopes.items()}
         self._purse = 0.0  # plain passes that trials may lose
         self._n_windows, self._n_tokens = 0, _N_TOKENS  # so far; in the last one
 
@@ -169,7 +164,7 @@ class Account:
 
     def sentences(self) -> list[str]:
         """One for each candidate that was tried, the quickest first; then the others."""
-        tried = sorted((record.measured, name) for name, record in self._records.items() if record.seen)
+        tried = sorted((_passes_a_token(record.seen), name) for name, record in self._records.items() if record.seen)
         found = [f"{name} is {1 / rate:.2f} times plain decoding{_REST if rate > 1 else ''}" for rate, name in tried]
         untried = [name for name, record in self._records.items() if not record.seen]
         return [*found, *([f"not measured yet: {', '.join(untried)}"] if untried else [])]
@@ -205,7 +200,7 @@ class AutoDrafter(Drafter):
         self._n_turns = 0
         self._current: str | None = None  # the candidate of this window, or of the next one
         self._window: WindowContext | None = None
-        self._asked: tuple[Guard, Draft] | None = None  # for this pass, who has a draft
+        self._drafted: Guard | None = None  # for this pass
         self._n_pending, self._shape = 1, (1, 1)
         self._proposed_at = 0.0
         self._start()
@@ -217,8 +212,7 @@ class AutoDrafter(Drafter):
     @property
     def model(self) -> Any:
         """The draft model of the candidate that has one, else None. A reference to it keeps it loaded."""
-        models = (drafter.model for drafter in self._drafters)
-        return next((model for model in models if model is not None), None)
+        return next((drafter.model for drafter in self._drafters if drafter.model is not None), None)
 
     @property
     def listens(self) -> bool:
@@ -243,8 +237,8 @@ class AutoDrafter(Drafter):
 
     @property
     def learning(self) -> Learning | None:
-        found = [learned for guard in self._guards.values() if (learned := guard.learning) is not None]
-        return found[0] if found else None
+        found = (guard.learning for guard in self._guards.values())
+        return next((learned for learned in found if learned is not None), None)
 
     def another(self) -> AutoDrafter | None:
         """One of the candidates that can draft for several texts at a time, with the same account."""
@@ -253,7 +247,7 @@ class AutoDrafter(Drafter):
         twin._guards = {name: other for name, other in pairs if not other.is_empty}
         twin._earlier = self._earlier.another()
         twin._drafters = (twin._earlier.drafter, *(guard.drafter for guard in twin._guards.values()))
-        twin._asked, twin._told = None, twin._hearing()
+        twin._drafted, twin._told = None, twin._hearing()
         return twin if twin._guards else None
 
     def share(self, n_texts: int, n_rows: int) -> None:
@@ -265,7 +259,7 @@ class AutoDrafter(Drafter):
         """Start a window with the candidate whose turn it is."""
         self._candidate()
         self._start()
-        self._window, self._asked = replace(window, plain_s=self._plain.seconds), None
+        self._window = replace(window, plain_s=self._plain.seconds)
         self._told = self._hearing()
         for guard in self._told:
             guard.begin(self._window)
@@ -276,18 +270,19 @@ class AutoDrafter(Drafter):
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return the draft of an earlier text, else of the window's candidate."""
         started = time.perf_counter()
-        self._asked = None
+        tree, self._drafted = NO_GUESS, None
         self._n_pending = context.n_pending
+        self._shape = (self._n_pending, 1)
         window = self._window
         if window is not None and not (self._weighs and self._plain.is_due(self._n_pending)):
-            self._asked = self._ask(window, context, budget)
-        if self._asked is None:
-            tree, self._shape = NO_GUESS, (self._n_pending, 1)
-        else:
-            guard, draft = self._asked
-            tree = _tree_of(draft, self.sources.index(guard.name))
-            n_paths = 1 if window is None or self._n_pending > 1 else window.n_paths
-            self._shape = _shape_of(draft, self._n_pending, n_paths, budget)
+            for guard in self._ready():
+                draft = guard.propose(context, budget, n_vocab=window.n_vocab, useless=())
+                if draft:
+                    self._drafted = guard
+                    tree = _tree_of(draft, self.sources.index(guard.name))
+                    n_paths = window.n_paths if self._n_pending == 1 else 1
+                    self._shape = _shape_of(draft, self._n_pending, n_paths, budget)
+                    break
         self._proposed_at = time.perf_counter()
         self._took(self._proposed_at - started)
         return tree
@@ -305,9 +300,8 @@ class AutoDrafter(Drafter):
             extra = pass_s / self._plain.seconds - 1 if is_alone else price - plain
             self._won += max(verdict.n_accepted - extra, -_MOST_LOST_A_PASS)
         self._n_tokens += verdict.n_accepted + 1
-        drafted = None if self._asked is None else self._asked[0]
         for guard in self._told:
-            if guard is drafted or guard.drafter.follows_text:
+            if guard is self._drafted or guard.drafter.follows_text:
                 guard.observe(verdict)
         if any([guard.error is not None for guard in self._told]):
             self._drop_failed()
@@ -357,17 +351,13 @@ class AutoDrafter(Drafter):
         found = [guard for name, guard in self._guards.items() if name == self._current or guard.drafter.follows_text]
         return found if self._earlier.is_empty else [self._earlier, *found]
 
-    def _ask(self, window: WindowContext, context: DraftContext, budget: int) -> tuple[Guard, Draft] | None:
-        """The draft for this pass, of the first who has one."""
-        guard = self._guards.get(self._candidate())
-        is_lost = self._weighs and self._won < -_MOST_LOST
-        for one in (self._earlier if self._has_earlier else None, None if is_lost else guard):
-            if one is None or one.is_idle:
-                continue
-            draft = one.propose(context, budget, n_vocab=window.n_vocab, useless=())
-            if draft:
-                return one, draft
-        return None
+    def _ready(self) -> list[Guard]:
+        """Who is asked for the draft of this pass, the first first."""
+        guards = [self._earlier] if self._has_earlier else []
+        current = self._guards.get(self._candidate())
+        if current is not None and not (self._weighs and self._won < -_MOST_LOST):
+            guards.append(current)
+        return [guard for guard in guards if not guard.is_idle]
 
     def _took(self, seconds: float) -> None:
         """Drafting took this time. What the first draft takes to hear the window is spent, however it goes on."""
