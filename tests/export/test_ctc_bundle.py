@@ -37,14 +37,14 @@ def test_an_export_brings_the_head_along(head: Path, tmp_path: Path, capsys: pyt
     assert main(["export", str(checkpoint()), "-o", str(out), "--ctc", str(head), "--name", "micro"]) == 0
     made = Bundle.open(out)
     assert made.manifest.graphs["ctc"].file == "ctc.onnx" and "ctc.onnx" in made.manifest.files
-    CtcHead(made, Canceller()).load()
+    CtcHead(made, Canceller())
 
 
 def test_a_model_whose_draft_has_its_encoder_takes_the_head(head: Path, tmp_path: Path) -> None:
     with open_checkpoint(checkpoint()) as source:
         draft, out = bundle("int8", "draft same"), tmp_path / "bundle"
         made = write_bundle(source, out, precision="int8", name="micro", version="1", draft=draft)
-    CtcHead(add_to_bundle(made.path, ctc=head), Canceller()).load()
+    CtcHead(add_to_bundle(made.path, ctc=head), Canceller())
 
 
 def test_adding_it_gives_the_bundle_of_a_new_export(
@@ -63,7 +63,7 @@ def test_adding_it_gives_the_bundle_of_a_new_export(
     add_to_bundle(made.path, ctc=head)
     assert Bundle.open(made.path).digest == first
     assert not [path.name for path in made.path.iterdir() if path.name.startswith(".")]
-    CtcHead(Bundle.open(made.path), Canceller()).load()
+    CtcHead(Bundle.open(made.path), Canceller())
 
 
 def _cut(path: Path) -> None:

@@ -364,7 +364,6 @@ def open_ctc(
     Raises BundleError for a head that is missing, broken, or of another encoder or other units.
     """
     head = CtcHead(bundle, canceller or Canceller(), threads=threads)
-    head.load()
     tokenizer = bundle.tokenizer
     tokenizer.encode(" ")  # its tables are made now, not in the first window
     return CtcDrafter(head.hear, tokenizer, costs, Guide(maps, NgramCache(longest=LONGEST - 1), tokenizer))

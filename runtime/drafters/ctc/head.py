@@ -20,7 +20,7 @@ from specedge.errors import BundleError, UsageError
 
 from ...bundle.bundle import Bundle, encoder_fingerprint
 from ...bundle.manifest import CTC_GRAPH
-from ...engine.session import Binding, Canceller, Session, bind_array_input, load_graph, run_outputs
+from ...engine.session import Canceller, bind_array_input, load_graph, run_outputs
 
 UNITS = "bytes-257"
 N_UNITS = 257
@@ -52,55 +52,38 @@ class Posteriors:
 
 
 class CtcHead:
-    """The head of `bundle`, loaded by `load` or the first `hear`. One call at a time.
+    """The head of `bundle`. One call at a time.
 
-    Raises BundleError when the bundle has none.
+    Raises BundleError when the bundle has none, for one that cannot be loaded, or of another encoder or other units.
     """
 
     def __init__(self, bundle: Bundle, canceller: Canceller, *, threads: int = 1) -> None:
         if CTC_GRAPH not in bundle.manifest.graphs:
             raise BundleError(f"{bundle.path}: this bundle has no CTC head; {REMEDY}")
-        self._bundle, self._canceller, self._threads = bundle, canceller, threads
-        self._session: Session | None = None
-        self._binding: Binding | None = None
-        self._outputs: tuple[str, ...] = ()
-
-    def load(self) -> None:
-        """Load the graph. Raises BundleError for a head that cannot be loaded, or of another encoder or other units."""
-        self._loaded()
+        session = load_graph(bundle, CTC_GRAPH, canceller, threads=threads)
+        where = bundle.path / bundle.manifest.graphs[CTC_GRAPH].file
+        outputs = ("frames", "log_probs", *(["times"] if "times" in session.outputs else []))
+        if set(session.outputs) != set(outputs) or session.outputs["log_probs"].shape[-1] != N_UNITS:
+            raise BundleError(f"{where}: no CTC head of this specedge; {REMEDY}")
+        check_units(session.metadata, where)
+        if session.metadata.get(ENCODER_KEY) != encoder_fingerprint(bundle.manifest):
+            raise BundleError(f"{where}: a CTC head for another encoder than this bundle's; {REMEDY}")
+        self._n_state = bundle.manifest.dims.n_audio_state
+        self._session, self._binding, self._outputs = session, session.binding(), outputs
 
     def hear(self, hidden: NDArray[np.float32]) -> Posteriors:
         """The posteriors of a window whose encoder output is `hidden`, float32 `[n_ctx, n_audio_state]`.
 
-        Raises UsageError for a shape that is not the encoder's, BundleError as `load` at the first call, Interrupted.
+        Raises UsageError for a shape that is not the encoder's, Interrupted.
         """
-        n_state = self._bundle.manifest.dims.n_audio_state
-        if hidden.ndim != 2 or not len(hidden) or hidden.shape[1] != n_state:
-            raise UsageError(f"encoder output has shape {list(hidden.shape)}, expected frames of {n_state}")
-        session = self._loaded()
-        features = np.ascontiguousarray(hidden[None], np.float32)
-        if self._binding is None:
-            self._binding = session.binding()
-        binding = self._binding
-        bind_array_input(binding, "features", features)
-        frames, log_probs, *times = run_outputs(session, binding, self._outputs)
+        if hidden.ndim != 2 or not len(hidden) or hidden.shape[1] != self._n_state:
+            raise UsageError(f"encoder output has shape {list(hidden.shape)}, expected frames of {self._n_state}")
+        features = np.ascontiguousarray(hidden[None], np.float32)  # bound by its address: it must outlive the run
+        bind_array_input(self._binding, "features", features)
+        frames, log_probs, *times = run_outputs(self._session, self._binding, self._outputs)
         told = times[0] if times else None
         n_parts = 1 if told is None else max(1, len(told) // len(hidden))
         return Posteriors(frames=frames, log_probs=log_probs, n_ctx=n_parts * len(hidden), times=told, n_parts=n_parts)
-
-    def _loaded(self) -> Session:
-        if self._session is None:
-            bundle = self._bundle
-            session = load_graph(bundle, CTC_GRAPH, self._canceller, threads=self._threads)
-            where = bundle.path / bundle.manifest.graphs[CTC_GRAPH].file
-            self._outputs = ("frames", "log_probs", *(["times"] if "times" in session.outputs else []))
-            if set(session.outputs) != set(self._outputs) or session.outputs["log_probs"].shape[-1] != N_UNITS:
-                raise BundleError(f"{where}: no CTC head of this specedge; {REMEDY}")
-            check_units(session.metadata, where)
-            if session.metadata.get(ENCODER_KEY) != encoder_fingerprint(bundle.manifest):
-                raise BundleError(f"{where}: a CTC head for another encoder than this bundle's; {REMEDY}")
-            self._session = session
-        return self._session
 
 
 def check_units(metadata: dict[str, str], where: object) -> None:

@@ -55,7 +55,7 @@ def test_a_head_is_trained_and_fits_the_bundle(
     added = "--ctc" if is_checkpoint else "--add-ctc"
     assert then == f"specedge: next: specedge export {source} {added} {head}"
     assert main(["export", str(checkpoint()), "-o", str(made), "--ctc", str(head)]) == 0
-    CtcHead(Bundle.open(made), Canceller()).load()
+    CtcHead(Bundle.open(made), Canceller())
     if not is_checkpoint:  # the bundle with the head in it says the same, so nothing is to be done again
         arguments[2] = str(made)
     assert main(arguments) == 0

@@ -75,7 +75,7 @@ def test_a_head_for_something_else_is_refused(key: str, value: str, message: str
     helper.set_model_props(model, {**{entry.key: entry.value for entry in model.metadata_props}, key: value})
     path.write_bytes(model.SerializeToString())
     with pytest.raises(BundleError, match=message) as error:
-        CtcHead(_listed(made), Canceller()).load()
+        CtcHead(_listed(made), Canceller())
     assert error.value.exit_code == 4 and "\n" not in str(error.value)
 
 
@@ -86,4 +86,4 @@ def test_a_damaged_head_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"ctc\.onnx: \d+ bytes, expected"):
         Bundle.open(made.path)
     with pytest.raises(BundleError, match="cannot load this graph"):
-        CtcHead(_listed(made), Canceller()).load()
+        CtcHead(_listed(made), Canceller())
