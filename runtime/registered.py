@@ -2,7 +2,7 @@
 
 A kind is what is looked for, a name what a user writes. Each entry is a module and an attribute of it:
 
-drafter      makes the drafter of a name from a target and its options, as the makers of `drafters.registry` do
+drafter      makes the drafter of a name from a target, the name, and the lookahead
 accept       makes an acceptance rule (`decoding.accept.AcceptanceRule`)
 lookahead    makes a policy from the target's T(k) and what drafting a token takes (`drafters.draft.lookahead`)
 translation  makes the translation between two vocabularies that cut text differently

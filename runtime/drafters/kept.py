@@ -20,28 +20,24 @@ _MOST_KEPT = 4  # drafters that no call uses
 
 
 class Loan:
-    """A drafter in use by one call. On `close` it is given to `kept` where `keep` was called before, else to `dropped`.
+    """A drafter in use by one call, which `close` ends: `end` is called then, `end_kept` where `keep` was before.
 
-    A program's own drafter is neither: nothing happens to it.
+    A program's own drafter has neither: nothing happens to it.
     """
 
     def __init__(
-        self,
-        drafter: Drafter,
-        *,
-        kept: Callable[[Drafter], None] | None = None,
-        dropped: Callable[[Drafter], None] | None = None,
+        self, drafter: Drafter, end: Callable[[], None] | None = None, end_kept: Callable[[], None] | None = None
     ) -> None:
-        self.drafter, self._kept, self._end = drafter, kept, dropped
+        self.drafter, self._end, self._end_kept = drafter, end, end_kept
 
     def keep(self) -> None:
         """Say that the drafter is sound, so that the next one may have the drafter."""
-        self._end = self._kept
+        self._end = self._end_kept
 
     def close(self) -> None:
         """End the loan."""
         if self._end is not None:
-            self._end(self.drafter)
+            self._end()
 
 
 class KeptDrafters:
@@ -57,31 +53,29 @@ class KeptDrafters:
         A drafter that saves something when it is closed (`remember`) is never kept. Raises as `make`.
         """
         key = _identity(asked), besides
-        found: Drafter | None = None
         with self._lock:
             place = next((i for i, (kept, _) in enumerate(self._kept) if kept == key), None)
-            if place is not None:
-                found = self._kept.pop(place)[1]
-        back = functools.partial(self._take_back, key)
-        return Loan(found or make(), kept=_close if asked.remember else back, dropped=_close)
+            found = None if place is None else self._kept.pop(place)[1]
+        drafter = found or make()
+        back = functools.partial(self._take_back, key, drafter)
+        return Loan(drafter, drafter.close, drafter.close if asked.remember else back)
 
     def close(self) -> None:
         """Close those that no call uses."""
-        with self._lock:
-            kept, self._kept = self._kept, []
-        for _, drafter in kept:
-            drafter.close()
+        self._cut(0)
 
     def _take_back(self, key: Hashable, drafter: Drafter) -> None:
         with self._lock:
             self._kept.append((key, drafter))
-            too_many, self._kept = self._kept[:-_MOST_KEPT], self._kept[-_MOST_KEPT:]
-        for _, other in too_many:
-            other.close()
+        self._cut(_MOST_KEPT)
 
-
-def _close(drafter: Drafter) -> None:
-    drafter.close()
+    def _cut(self, n_kept: int) -> None:
+        """Close all but the last `n_kept`."""
+        with self._lock:
+            n_over = max(0, len(self._kept) - n_kept)
+            over, self._kept = self._kept[:n_over], self._kept[n_over:]
+        for _, drafter in over:
+            drafter.close()
 
 
 def _identity(asked: DrafterOptions) -> Hashable:

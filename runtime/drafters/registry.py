@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -29,8 +30,9 @@ from .ngram import NgramDrafter
 from .tokenmap import TokenMapDrafter
 
 _N_TOKENS = 20  # of a usual window, a short sentence or two
-_USUAL_BYTES_S = 1e10  # of weights that a pass of one row reads
-_LARGE_PASS_S = 3e-2  # beside such passes a layer and a hearing of its own are cheaper than what a block's heads save
+# Of a decoder whose passes take 30 ms and more, at 1e10 bytes of weights a second: beside them a layer and a hearing of
+# its own are cheaper than what a block's heads save.
+_LARGE_BYTES = 3e8
 _HEADS_CHEAPEST_FIRST = ("mtp-latent", "mtp-projection", "medusa-linear", "medusa-block")
 _HEADS_SUREST_FIRST = ("medusa-block", "mtp-latent", "medusa-linear", "mtp-projection")
 _Maker = Callable[[TargetModel, DrafterOptions], Drafter]
@@ -189,16 +191,9 @@ def _draft(target: TargetModel, options: DrafterOptions) -> Drafter:
     return weighed(made, target) if is_weighed else made
 
 
-def _registered(name: str) -> _Maker:
-    """Makes the drafter that is found by name."""
-
-    def make(target: TargetModel, options: DrafterOptions) -> Drafter:
-        # Only what such a drafter has a use for: `auto` has maps, and what is remembered, for the others.
-        own = DrafterOptions(name, lookahead=options.lookahead, allow_inexact=options.allow_inexact)
-        made: Drafter = find("drafter", name)(target, own)
-        return made
-
-    return make
+def _heads(kind: str, target: TargetModel, options: DrafterOptions) -> Drafter:
+    made: Drafter = find("drafter", kind)(target, kind, str(options.lookahead))
+    return made
 
 
 def _heads_here(target: TargetModel, able: Sequence[str]) -> tuple[str, ...]:
@@ -206,10 +201,9 @@ def _heads_here(target: TargetModel, able: Sequence[str]) -> tuple[str, ...]:
 
     That is the most accurate kind where the decoder is large or drafting costs nothing, else the cheapest.
     """
-    heads = [kind for kind in _HEADS_CHEAPEST_FIRST if kind in able]
-    if len(heads) > 1 and (not target.weighs or _usual_pass_s(target.bundle) >= _LARGE_PASS_S):
-        heads.sort(key=_HEADS_SUREST_FIRST.index)
-    return tuple(heads[:1])
+    is_large = graph_bytes(target.bundle.manifest, "decoder") >= _LARGE_BYTES
+    order = _HEADS_SUREST_FIRST if is_large or not target.weighs else _HEADS_CHEAPEST_FIRST
+    return tuple([kind for kind in order if kind in able][:1])
 
 
 def _auto(target: TargetModel, options: DrafterOptions) -> Drafter:
@@ -220,11 +214,6 @@ def _auto(target: TargetModel, options: DrafterOptions) -> Drafter:
     if "draft" in able and (options.draft_model is not None or not {"ctc", *HEAD_KINDS} & set(able)):
         usual.append("draft")
     return AutoDrafter(_made(usual, target, options), costs, earlier=EarlierDrafter(costs), weighs=target.weighs)
-
-
-def _usual_pass_s(bundle: Bundle) -> float:
-    """What a pass of one row takes on a usual device: it has to read the decoder's weights."""
-    return graph_bytes(bundle.manifest, "decoder") / _USUAL_BYTES_S
 
 
 def _made(names: Sequence[str], target: TargetModel, options: DrafterOptions) -> list[Drafter]:
@@ -246,6 +235,6 @@ _MAKERS: dict[str, _Maker] = {
     "ngram": _ngram,
     "draft": _draft,
     "ctc": _ctc,
-    **{name: _registered(name) for name in names("drafter")},
+    **{kind: functools.partial(_heads, kind) for kind in names("drafter")},
     "auto": _auto,
 }

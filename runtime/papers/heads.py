@@ -178,16 +178,16 @@ def _rows(length: int, n_paths: int) -> int:
     return n_paths * (1 + length + (1 + length) % 2)
 
 
-def make(target: TargetModel, options: DrafterOptions) -> Drafter:
-    """The drafter whose heads the bundle brings in its graph of the drafter's name. Raises UsageError."""
-    bundle, kind = target.bundle, options.name
+def make(target: TargetModel, kind: str, lookahead: str) -> Drafter:
+    """The drafter whose heads the bundle brings in its graph `kind`, the drafter's name. Raises UsageError."""
+    bundle = target.bundle
     if kind not in bundle.manifest.graphs:
         have = ", ".join(name for name in HEAD_KINDS if name in bundle.manifest.graphs) or "none"
         raise UsageError(
             f"the drafter {kind} needs heads of that kind, and {bundle.manifest.name} brings {have}: export a "
             "checkpoint that has them, or give trained heads to `specedge export --heads`"
         )
-    n_heads = _heads_wanted(str(options.lookahead), kind)
+    n_heads = _heads_wanted(lookahead, kind)
     heads = HeadsPass(bundle, kind, target.canceller or Canceller(), threads=target.threads)
     costs = costs_of(target)
     if n_heads is not None:
