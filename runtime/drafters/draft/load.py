@@ -27,7 +27,7 @@ from ...registered import find
 from ...text.speech_tokens import SpeechTokens
 from .drafter import DraftModelDrafter
 from .lookahead import WEIGHED, DraftCost, make_lookahead
-from .translate import Alike, Remapped, Translation
+from .translate import Remapped, Translation
 
 if TYPE_CHECKING:
     from ...decoding.drafter import TargetModel
@@ -89,7 +89,7 @@ def open_draft(
 def translation_between(model: DraftModel, target: Bundle, options: DrafterOptions) -> Translation:
     """Make the translation between two vocabularies. Raises UsageError where they spell too differently."""
     mine, theirs = model.bundle.tokenizer, target.tokenizer
-    alike = Alike.between(mine, theirs) or Remapped.between(mine, theirs)
+    alike = Remapped.between(mine, theirs)
     if alike is not None:
         return alike
     if isinstance(mine.special, SpeechTokens):

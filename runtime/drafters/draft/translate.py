@@ -2,7 +2,7 @@
 
 `Remapped` is for models that cut text alike: the same ids, or v2 and v3, which differ in special tokens only. Special
 tokens are translated by meaning: control tokens by name, languages by code, times by time, since ids say nothing (v3's
-<|transcribe|> is v2's <|startoflm|>). `Alike` is for two speech LLMs of one layout, which have all ids in common.
+<|transcribe|> is v2's <|startoflm|>). Two speech LLMs of one layout have all ids in common.
 
 `papers.across_words` is for models that cut text differently; it is found by name.
 """
@@ -122,12 +122,13 @@ class _IdReader(Reader):
 
 
 class Remapped(Translation):
-    """For a draft whose text ids are the target's: special tokens by meaning, text as it is.
+    """For a draft whose text ids are the target's: special tokens by meaning, text as it is; of two speech LLMs of one
+    layout, whose prompts are alike, rows of audio included, all but the text ends a draft.
 
     empty: text ids without any text, which a draft is never made of.
     """
 
-    def __init__(self, draft: SpecialTokens, target: SpecialTokens, *, empty: Iterable[int] = ()) -> None:
+    def __init__(self, draft: TokenLayout, target: TokenLayout, *, empty: Iterable[int] = ()) -> None:
         self._draft, self._target, self._eot = draft, target, target.eot
         self._to_target = _table(draft, target)
         self._to_draft = _table(target, draft)
@@ -137,15 +138,16 @@ class Remapped(Translation):
     @classmethod
     def between(cls, draft: Tokenizer, target: Tokenizer) -> Remapped | None:
         """For two that cut text alike; None for others."""
-        eot = draft.special.eot
-        if not isinstance(draft.special, SpecialTokens) or not isinstance(target.special, SpecialTokens):
-            return None
+        mine, theirs = draft.special, target.special
+        is_alike = mine.is_asked_like(theirs) if isinstance(mine, SpeechTokens) else isinstance(theirs, SpecialTokens)
         here, there = (text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (draft, target))
-        if eot != target.special.eot or here != there:
+        if not is_alike or mine.eot != theirs.eot or here != there:
             return None
-        return cls(draft.special, target.special, empty=[token for token in range(eot) if not draft.ranks[token]])
+        return cls(mine, theirs, empty=[token for token in range(mine.eot) if not draft.ranks[token]])
 
     def prompt(self, ids: Sequence[int]) -> list[int] | None:
+        if isinstance(self._draft, SpeechTokens):
+            return list(ids)
         return prompt_in(self._draft, self._target, ids, self.text)
 
     def text(self, ids: Sequence[int]) -> list[int]:
@@ -160,30 +162,6 @@ class Remapped(Translation):
 
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.array([self._to_draft[id_] for id_ in ids.tolist()], np.int64)
-
-
-class Alike(Remapped):
-    """For a speech LLM whose ids are the target's, prompts and rows of audio included.
-
-    ranks: the bytes of each text id; the target is not told ids without any.
-    """
-
-    def __init__(self, layout: SpeechTokens, ranks: Sequence[bytes]) -> None:
-        self._eot = layout.eot
-        texts = [id_ if ranks[id_] else -1 for id_ in range(layout.eot)]
-        self._to_target = [*texts, *([layout.eot] * (layout.n_vocab - layout.eot))]
-        self._to_draft = list(range(layout.n_vocab))
-
-    @classmethod
-    def between(cls, draft: Tokenizer, target: Tokenizer) -> Alike | None:
-        """For two of one layout and vocabulary; None for others."""
-        if not isinstance(draft.special, SpeechTokens) or not draft.special.is_asked_like(target.special):
-            return None
-        here, there = (text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (draft, target))
-        return cls(draft.special, draft.ranks) if here == there else None
-
-    def prompt(self, ids: Sequence[int]) -> list[int] | None:
-        return list(ids)
 
 
 def drawn_among(drawn: Drawn | None, to_target: Callable[[int], int]) -> Drawn | None:
@@ -244,7 +222,7 @@ def _prompt_beside_speech(draft: SpecialTokens, target: SpeechTokens, ids: Seque
     return draft.prompt(code, timestamps=False)
 
 
-def _table(source: SpecialTokens, target: SpecialTokens) -> list[int]:
+def _table(source: TokenLayout, target: TokenLayout) -> list[int]:
     """Id -> id, -1 for what has no counterpart; text is the same up to the end of the text."""
     table = [*range(source.eot), *([-1] * (source.n_vocab - source.eot))]
     for here, there in special_map(source, target).items():
