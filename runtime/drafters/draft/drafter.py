@@ -13,8 +13,8 @@ One draft model may serve several drafters, of other targets and in other thread
 from __future__ import annotations
 
 import copy
+import logging
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +32,7 @@ from .lookahead import DraftCost, Lookahead
 from .translate import Reader, Translation
 
 _FAR = np.float32(20)  # in nats: a vocabulary of tokens so far below adds a ten-thousandth
+log = logging.getLogger(__name__)
 _MORE_STEPS = 4  # draft tokens beyond the wanted ones, where several make one of the target's
 
 
@@ -41,7 +42,7 @@ class DraftModelDrafter(Drafter):
     new_lookahead: makes the policy for greedy texts, and another for sampled ones, where drafts come true less often;
     cost: of drafting a token, which learns from the clock; waits: before the first window, too, for a text to begin;
     target_encoder: the fingerprint of the target's encoder; rules_for: the draft's rules with timestamps and without;
-    canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no counterpart;
+    canceller: the target's, which stops the draft too;
     draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`;
     student: makes the draft learn between windows, None: it stays as it is.
     """
@@ -60,7 +61,6 @@ class DraftModelDrafter(Drafter):
         target_encoder: str,
         rules_for: Callable[[bool], RuleSet],
         canceller: Canceller | None = None,
-        on_silent: Callable[[], None] | None = None,
         waits: bool = True,
         draws: bool = False,
         student: Any = None,
@@ -69,7 +69,7 @@ class DraftModelDrafter(Drafter):
         self.translation, self._cost = translation, cost
         self._lookaheads = (new_lookahead(), new_lookahead())
         self._lookahead = self._lookaheads[0]
-        self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
+        self._target_encoder, self._canceller, self._has_warned = target_encoder, canceller, False
         self._rules = {timestamps: rules_for(timestamps) for timestamps in (False, True)}
         self._draws, self.student = draws, student
         self.wants_rows = student is not None
@@ -77,7 +77,7 @@ class DraftModelDrafter(Drafter):
         self._window: WindowContext | None = None
         self._prompt: list[int] = []
         self._text: DraftText | None = None
-        self._heard: Callable[[], Any] = _nobody  # the target's features that `_text` is of, while they are
+        self._heard: Any = None  # the target's features that `_text` is of
         self._confidences: list[float] = []
         self._signs: list[NDArray[np.float32]] = []
         self._n_sampled = 0
@@ -102,7 +102,7 @@ class DraftModelDrafter(Drafter):
     def another(self) -> DraftModelDrafter:
         """One that shares the draft model and all that is learned; each text has passes of its own in it."""
         twin = copy.copy(self)
-        twin._text, twin._heard, twin._owns = None, _nobody, False
+        twin._text, twin._heard, twin._owns = None, None, False
         twin._confidences, twin._signs = [], []
         twin.student = None if self.student is None else self.student.another()
         return twin
@@ -117,7 +117,7 @@ class DraftModelDrafter(Drafter):
         self._window = None
         if self._model is None:
             return
-        if self._heard() is not window.features:
+        if self._heard is not window.features:
             self._forget()
         if self.student is not None:
             self.student.begin(window)
@@ -126,9 +126,13 @@ class DraftModelDrafter(Drafter):
         self._cost.plain_s = window.plain_s
         prompt = self._fitting(self.translation.prompt(window.prompt), window)
         if prompt is None:
-            on_silent, self._on_silent = self._on_silent, None
-            if on_silent is not None:
-                on_silent()
+            if not self._has_warned:
+                name = self._model.bundle.manifest.name
+                log.warning(
+                    "the draft %s does not know the language or task of every window; those are decoded without drafts",
+                    name,
+                )
+            self._has_warned = True
             return
         self._window, self._prompt = window, prompt
         self._expect(prompt)
@@ -179,7 +183,6 @@ class DraftModelDrafter(Drafter):
         self._lookahead.end()
         if tokens:
             self.translation.end(tokens)
-        if tokens:
             self._expect(self.translation.text(tokens))
 
     def close(self) -> None:
@@ -236,7 +239,7 @@ class DraftModelDrafter(Drafter):
             factors = None if student is None else student.course.factors
             gives_hidden = student is not None or self._lookahead.wants_signs
             self._text = DraftText(model, features, factors, gives_hidden=gives_hidden)
-            self._heard = _weakly(window.features)
+            self._heard = window.features
         return self._text
 
     def _expect(self, ids: Sequence[int]) -> None:
@@ -248,7 +251,7 @@ class DraftModelDrafter(Drafter):
         if self._text is not None and self._model is not None:
             with self._model.working_for(self._canceller):
                 self._text.release()
-        self._text, self._heard = None, _nobody
+        self._text, self._heard = None, None
 
     def _fitting(self, prompt: list[int] | None, window: WindowContext) -> list[int] | None:
         """`prompt` as the draft's context has room for it: the oldest text goes first."""
@@ -261,18 +264,6 @@ class DraftModelDrafter(Drafter):
         n_room = manifest.dims.n_text_ctx // 2 - 1
         earlier = prompt[1:start][-n_room:] if start else []
         return [*(prompt[:1] if start else []), *earlier, *prompt[start:]]
-
-
-def _nobody() -> None:
-    return None
-
-
-def _weakly(features: Any) -> Callable[[], Any]:
-    """Gives `features` while somebody else needs them: those of a large model are a hundred megabytes."""
-    try:
-        return weakref.ref(features)
-    except TypeError:  # made-up features of a test
-        return lambda: features
 
 
 def _probability(logits: Logits, token: int) -> float:

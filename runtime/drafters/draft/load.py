@@ -79,10 +79,6 @@ def open_draft(
         waits=drafted.weighs and options.lookahead in WEIGHED,
         draws=drafted.draws,
         student=find("learning", "student")(model, target, translation) if options.learn else None,
-        on_silent=lambda: log.warning(
-            "the draft %s does not know the language or task of every window; those are decoded without drafts",
-            manifest.name,
-        ),
     )
 
 
