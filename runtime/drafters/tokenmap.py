@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from specedge.maps.token_map import Candidate, TokenMap
@@ -25,26 +24,18 @@ from ..text.beginnings import Beginnings
 from ..text.words import sentence_so_far
 
 _MAX_NODES = 48
+_MOST_PATHS, _MAX_LENGTH = 3, 32  # paths of a tree, and nodes of each
 _CONTEXT = 8
 _HOPELESS = 0.05  # a path this unlikely is followed no further
 _ENOUGH_KEYS = 1  # hits a map that are looked at; shorter keys seldom know better
 _AT_ONCE = 0.5  # first belief that a window, and a segment behind another, begins where the last one ended
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenMapOptions:
-    """orders: key lengths to try, longest first; candidates: at most so many paths; max_length: nodes of a path."""
-
-    orders: tuple[int, ...] = (5, 4, 3, 2, 1)
-    candidates: int = 3
-    max_length: int = 32
-
-
 class TokenMapDrafter(GuessDrafter):
     """See the module.
 
     ends: whether a sentence ends with a text id; beginnings: of texts that begin otherwise than the map's sentences,
-    None where they do not. `close` closes the maps.
+    None where they do not; orders: lengths of keys to try, longest first. `close` closes the maps.
     """
 
     name = "tokenmap"
@@ -56,14 +47,14 @@ class TokenMapDrafter(GuessDrafter):
         costs: CostTable,
         *,
         ends: Callable[[int], bool],
-        options: TokenMapOptions | None = None,
+        orders: tuple[int, ...] = (5, 4, 3, 2, 1),
         beginnings: Beginnings | None = None,
     ) -> None:
         super().__init__(costs)
         self._maps = tuple(maps)
         self._beginnings = beginnings
         self._ends = functools.cache(ends)
-        self._options = options or TokenMapOptions()
+        self._orders = orders
         self._owns_maps = True
 
     def another(self) -> Self:
@@ -133,7 +124,7 @@ class TokenMapDrafter(GuessDrafter):
         if best is None:
             return []
         guess, map_, n, numbers, known = best
-        n_more = min(self._options.candidates, n_paths) if n_pending == 1 else 1
+        n_more = min(_MOST_PATHS, n_paths) if n_pending == 1 else 1
         others = [self._followed(map_, n, map_.candidate(number), known, limit) for number in numbers[1:n_more]]
         return [guess, *(other for other in others if other.tokens)]
 
@@ -146,7 +137,7 @@ class TokenMapDrafter(GuessDrafter):
     ) -> Iterator[tuple[TokenMap, int, tuple[int, ...]]]:
         """Maps, lengths of keys and what they are the end of: the text where the sentence is too short for them."""
         n_sentence, n_text = len(sentence), len(text)
-        for n in self._options.orders:
+        for n in self._orders:
             for map_ in self._maps:
                 if n > map_.n_orders:
                     continue
@@ -157,7 +148,7 @@ class TokenMapDrafter(GuessDrafter):
 
     def _followed(self, map_: TokenMap, n: int, candidate: Candidate, known: tuple[int, ...], limit: int) -> Guess:
         """A candidate, and where it breaks off before the sentence ends, what most often followed it in the map."""
-        limit = min(limit, self._options.max_length)
+        limit = min(limit, _MAX_LENGTH)
         guess = Guess([], [], [])
         tokens = guess.tokens
         sure = 1.0
@@ -166,7 +157,7 @@ class TokenMapDrafter(GuessDrafter):
             if candidate.ends or len(tokens) >= limit or sure < _HOPELESS:
                 break
             context = [*known, *tokens][-_CONTEXT:]
-            for n in self._options.orders:
+            for n in self._orders:
                 numbers = map_.find(context, n) if 1 < n <= min(map_.n_orders, len(context)) else range(0)
                 if numbers:
                     break

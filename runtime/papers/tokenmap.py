@@ -10,19 +10,18 @@ import itertools
 from typing import Any
 
 from ..decoding.payoff import Guess, cut
-from ..drafters.tokenmap import TokenMapDrafter, TokenMapOptions
+from ..drafters.tokenmap import TokenMapDrafter
 
 _MIN_LENGTHS = (9, 16)  # fewest tokens that two and three candidates must have
 
 
 class PaperTokenMapDrafter(TokenMapDrafter):
-    """See the module; arguments as of `TokenMapDrafter`. min_lengths: of two and of three candidates, in tokens."""
+    """See the module; arguments as of `TokenMapDrafter`."""
 
     _reads_on = False
 
-    def __init__(self, *args: Any, min_lengths: tuple[int, int] = _MIN_LENGTHS, **options: Any) -> None:
-        super().__init__(*args, **{"options": TokenMapOptions(orders=(3,)), **options})
-        self._min_lengths = min_lengths
+    def __init__(self, *args: Any, orders: tuple[int, ...] = (3,), **options: Any) -> None:
+        super().__init__(*args, orders=orders, **options)
 
     def _chosen(self, paths: list[Guess], n_pending: int, n_paths: int) -> list[Guess]:
         return paths[: n_paths if n_pending == 1 else 1]
@@ -34,7 +33,7 @@ class PaperTokenMapDrafter(TokenMapDrafter):
         common: here the more frequent one stays as it is.
         """
         found = super()._best_key(*args)
-        while len(found) > 1 and min(len(one.tokens) for one in found) < self._min_lengths[min(len(found), 3) - 2]:
+        while len(found) > 1 and min(len(one.tokens) for one in found) < _MIN_LENGTHS[min(len(found), 3) - 2]:
             pairs = itertools.combinations(range(len(found)), 2)
             i, j = max(pairs, key=lambda pair: _alike(found[pair[0]], found[pair[1]]))
             n_alike = _alike(found[i], found[j])

@@ -17,7 +17,7 @@ from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
+from specedge.runtime.drafters.tokenmap import TokenMapDrafter
 from specedge.runtime.papers.tokenmap import PaperTokenMapDrafter
 from support.drafting import parents_of
 from support.fake_engine import HashEngine, special_tokens, words
@@ -43,8 +43,8 @@ def pumps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenMap]:
         yield opened
 
 
-def drafter(*maps: TokenMap, costs: CostTable = FREE, options: TokenMapOptions | None = None) -> TokenMapDrafter:
-    return TokenMapDrafter(maps, costs, ends=lambda token: token == STOP, options=options)
+def drafter(*maps: TokenMap, costs: CostTable = FREE, **options: Any) -> TokenMapDrafter:
+    return TokenMapDrafter(maps, costs, ends=lambda token: token == STOP, **options)
 
 
 def paper(*maps: TokenMap, costs: CostTable = FREE, **options: Any) -> TokenMapDrafter:
@@ -122,7 +122,7 @@ def test_the_papers_settings(pumps: TokenMap) -> None:
     assert len(proposal(made, words(" the"))) == 0  # keys of three tokens alone
     assert list(proposal(made, words(" the", " pump", " is")).tokens) == [*words(" on"), STOP]
     # Two candidates of fewer than nine tokens become their common beginning.
-    start = paper(pumps, options=TokenMapOptions(orders=(2,)))
+    start = paper(pumps, orders=(2,))
     assert parents_of(proposal(start, words(" the", " pump"), n_paths=3)).count(-1) == 1
 
 
@@ -197,8 +197,7 @@ def test_the_text_is_that_of_plain_decoding(
     kept = BuildOptions(n_orders=3, min_count=1)
     build(corpus, path, n_text=SPECIAL.eot, fingerprint=bytes(32), options=kept)
     with TokenMap.open(path) as opened:
-        options = TokenMapOptions(orders=(3, 2, 1))
-        found = _decode(engine, make(opened, options=options), timestamps, temperature)
+        found = _decode(engine, make(opened, orders=(3, 2, 1)), timestamps, temperature)
     assert found.tokens == plain.tokens
     assert found.token_logprobs == plain.token_logprobs
     assert found.speculation.tokens == plain.speculation.tokens
