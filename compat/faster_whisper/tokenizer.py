@@ -93,7 +93,7 @@ class Tokenizer:
     @cached_property
     def non_speech_tokens(self) -> tuple[int, ...]:
         """The ids of signs that nobody speaks, sorted."""
-        return tuple(non_speech_tokens(self.tokenizer.vocabulary))
+        return non_speech_tokens(self.tokenizer.vocabulary)
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`."""

@@ -15,8 +15,8 @@ the checkpoint's list empty.
 
 from __future__ import annotations
 
+import functools
 import math
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +35,6 @@ _SYMBOLS = (
 
 # Music signs may be several tokens; then their first one goes, which other signs of that block share.
 _MUSIC = tuple("♩♪♫♬♭♮♯")
-_found: weakref.WeakKeyDictionary[Tokenizer, list[int]] = weakref.WeakKeyDictionary()
 
 
 def suppressed_tokens(asked: Sequence[int] | None, model_list: Sequence[int]) -> list[int]:
@@ -44,18 +43,12 @@ def suppressed_tokens(asked: Sequence[int] | None, model_list: Sequence[int]) ->
     return [*ids, *model_list] if -1 in (asked or ()) else ids
 
 
-def non_speech_tokens(tokenizer: Tokenizer) -> list[int]:
+@functools.lru_cache(maxsize=2)  # a whole vocabulary takes milliseconds, which a short recording would notice
+def non_speech_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the sorted ids of signs that nobody speaks (`whisper/tokenizer.py: non_speech_tokens`).
 
     A hyphen or an apostrophe is kept within words and goes at the beginning of one.
     """
-    # Looking through a whole vocabulary takes milliseconds, which a short recording would notice.
-    if tokenizer not in _found:
-        _found[tokenizer] = _find_non_speech(tokenizer)
-    return list(_found[tokenizer])
-
-
-def _find_non_speech(tokenizer: Tokenizer) -> list[int]:
     texts = [space + symbol for symbol in (*_SYMBOLS, *_MUSIC) for space in ("", " ")]
     encode = _encoder_of([*texts, " -", " '"], tokenizer).encode
     found = {encode(" -")[0], encode(" '")[0]}
@@ -63,7 +56,7 @@ def _find_non_speech(tokenizer: Tokenizer) -> list[int]:
         ids = encode(text)
         if len(ids) == 1 or text.strip() in _MUSIC:
             found.add(ids[0])
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def _encoder_of(texts: Sequence[str], tokenizer: Tokenizer) -> Encoder:

@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,21 +118,20 @@ def weighed(drafter: Drafter, target: TargetModel) -> Drafter:
     return AutoDrafter([drafter], costs_of(target), name=drafter.name) if target.weighs else drafter
 
 
-def _opened_maps(bundle: Bundle, options: DrafterOptions) -> list[TokenMap]:
-    """The maps that are given, else the bundle's own. Raises MapError."""
+def _opened_maps(bundle: Bundle, options: DrafterOptions, opened: ExitStack) -> list[TokenMap]:
+    """The maps that are given, else the bundle's own; `opened` closes them. Raises MapError."""
     files = list(options.token_maps) or [
         bundle.file(name) for name in sorted(bundle.manifest.files) if name.startswith("maps/")
     ]
     tokenizer = bundle.tokenizer
     fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
-    with ExitStack() as opened:
-        maps = [opened.enter_context(closing(TokenMap.open(Path(file), fingerprint=fingerprint))) for file in files]
-        opened.pop_all()
-    return maps
+    return [opened.enter_context(TokenMap.open(Path(file), fingerprint=fingerprint)) for file in files]
 
 
 def _tokenmap(target: TargetModel, options: DrafterOptions) -> Drafter:
-    maps = _opened_maps(target.bundle, options)
+    with ExitStack() as opened:
+        maps = _opened_maps(target.bundle, options, opened)
+        opened.pop_all()
     if not maps:
         raise UsageError(
             f"the drafter tokenmap needs a token map, and {target.bundle.manifest.name} brings none: build one from "
@@ -160,9 +159,7 @@ def _ctc(target: TargetModel, options: DrafterOptions) -> Drafter:
             "ctc`, and add it with `specedge export --add-ctc`"
         )
     with ExitStack() as opened:
-        maps = _opened_maps(bundle, options)
-        for one in maps:
-            opened.callback(one.close)
+        maps = _opened_maps(bundle, options, opened)
         made = open_ctc(bundle, maps, costs_of(target), threads=target.threads, canceller=target.canceller)
     return weighed(made, target)
 
@@ -182,10 +179,9 @@ def _draft(target: TargetModel, options: DrafterOptions) -> Drafter:
     from .draft.load import open_draft  # it loads ONNX Runtime, which not every program needs
     from .draft.lookahead import WEIGHED
 
-    maps = _opened_maps(target.bundle, options)
-    expected = [token for one in maps for token in one.commonest(MOST_EXPECTED // len(maps))]
-    for one in maps:
-        one.close()
+    with ExitStack() as opened:
+        maps = _opened_maps(target.bundle, options, opened)
+        expected = [token for one in maps for token in one.commonest(MOST_EXPECTED // len(maps))]
     made = open_draft(target, options, costs_of(target), expected=expected)
     is_weighed = options.lookahead in WEIGHED and not isinstance(made, EmptyDrafter)
     return weighed(made, target) if is_weighed else made
