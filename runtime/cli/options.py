@@ -88,23 +88,14 @@ class GroupedCommand(click.Command):
             raise UsageError(f"{flag}{colon}{rest}") from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        self._show_all(ctx, args)
-        try:
-            return super().parse_args(ctx, list(self._spelled_out(args)))
-        except click.NoSuchOption as error:
-            answer = ANSWERS.get(_normal(error.option_name))
-            if answer is None:
-                raise
-            raise UsageError(f"there is no {error.option_name}: {answer}") from None
-
-    def _show_all(self, ctx: click.Context, args: Sequence[str]) -> None:
-        """Show the whole help and end, if that is asked for."""
+        """Show the whole help and end, if that is asked for; else as click does, with a value behind every switch."""
         given = {_normal(arg) for arg in (args[: args.index("--")] if "--" in args else args)}
         asks = given & set(ctx.help_option_names) and given & {"-v", "--verbose"}
         if ("--help-all" in given or asks) and not ctx.resilient_parsing:
             ctx.meta[SHOWS_ALL] = True
             click.echo(ctx.get_help(), color=ctx.color)
             ctx.exit()
+        return super().parse_args(ctx, list(self._spelled_out(args)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         shows_all = ctx.meta.get(SHOWS_ALL, False)
@@ -434,27 +425,3 @@ def _temperatures(given: tuple[float, ...], increment: float | None) -> tuple[fl
         )
     n_steps = int((1.0 - start) / increment + 1e-6)
     return tuple(round(start + step * increment, 9) for step in range(n_steps + 1))
-
-
-# Options of other Whisper commands that do not exist here, and what to do instead.
-_SPEAKERS = "specedge does not tell speakers apart; --vad and --word-timestamps give the times that such a tool needs"
-_LIVE = "for live audio use `specedge listen`"
-_FORMAT = "give the format with -f: "
-_CONFIDENCE = "specedge has no colours for confidence; -f json has the log-probability of each segment"
-
-ANSWERS: Mapping[str, str] = {
-    **dict.fromkeys(("--diarize", "--diarization", "--hf-token", "--num-speakers"), _SPEAKERS),
-    **dict.fromkeys(("--min-speakers", "--max-speakers", "--speaker-name", "--tinydiarize"), _SPEAKERS),
-    **dict.fromkeys(("--live-transcribe", "--live-volume-threshold", "--live-input-device"), _LIVE),
-    **dict.fromkeys(("--print-colors", "--print-confidence"), _CONFIDENCE),
-    **{f"--output-{format}": f"{_FORMAT}-f {format}" for format in ("json", "srt", "vtt", "txt", "lrc")},
-    "--json": f"{_FORMAT}-f json",
-    "--pretty-json": "-f json writes one line; `python -m json.tool` breaks it into several",
-    **dict.fromkeys(("--output-file", "--output"), "give a folder with -o, or for one input and format the file"),
-    "--align-model": "word times come from the model itself: --word-timestamps",
-    "--grammar": "--only FILE takes sentences with (a|b) and [a]; --hotwords and --bias tell it what to expect",
-    "--num-workers": "one process uses all cores with --threads; --batch-size decodes pieces together",
-    **dict.fromkeys(("--cpu-threads", "--processors"), "the option is --threads"),
-    "--flash-attn": "specedge runs on the CPU; leave it out",
-}
-"""By the option's name, what to do instead."""

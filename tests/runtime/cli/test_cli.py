@@ -15,8 +15,6 @@ import pytest
 from specedge.errors import AudioError, Interrupted, ModelError, ResourceError, SpecedgeError, UsageError
 from specedge.runtime import model as models
 from specedge.runtime.cli import main
-from specedge.runtime.cli.options import ANSWERS
-from specedge.runtime.cli.transcribe import transcribe
 from specedge.runtime.drafters import registry
 from support.fake_cli import SENTENCE, wav
 from support.paths import DEMO
@@ -140,7 +138,6 @@ WRONG = {
     "transcribe a.wav b.wav -f vtt": "vtt of 2 inputs cannot share standard output: add -o DIR, or use -f txt",
 }
 WRONG_OPTIONS = {
-    "--json": "there is no --json: give the format with -f: -f json",
     "-f srt,doc": "Invalid value for '-f' / '--output-format': 'doc' is not one of txt, srt, vtt, tsv, json, lrc, all"
     + SEE,
     "-t two": f"Invalid value for '-t' / '--threads': 'two' is not an integer{SEE}",
@@ -289,13 +286,3 @@ def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureF
     captured = capsys.readouterr()
     assert "Examples:" in captured.out and captured.err == ""
     assert "..." not in captured.out.partition("\nCommands:")[2], "no summary is cut"
-
-
-def test_every_option_of_a_peer_that_has_an_answer_is_none_of_ours(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ours = {name for param in transcribe.params for name in param.opts}
-    for name, answer in ANSWERS.items():
-        assert name not in ours
-        assert main.main(["transcribe", "a.wav", name.replace("-", "_").replace("__", "--", 1), "1"]) == 2
-        assert answer in capsys.readouterr().err
