@@ -145,7 +145,7 @@ class _Driver:
         longest_first = sorted(self._sources.values(), key=lambda source: -source.size)
         self._waiting.extend(Task(job=self._job, path=one.place, size=one.size) for one in longest_first)
         total_mb, label = sum(source.size for source in longest_first) / 1e6, f"{len(longest_first)} files"
-        with Progress(total_mb, "MB", label, enabled=None if shows_progress else False) as line:
+        with Progress(total_mb, "MB", label, is_shown=shows_progress) as line:
             for task, outcome in self._ended():
                 record = self._settled(task, outcome)
                 if record is not None:

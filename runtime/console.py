@@ -9,45 +9,47 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Self, TextIO
+from typing import ClassVar, Self, TextIO
 
 GET_TORCH = (
     "pip install torch --index-url https://download.pytorch.org/whl/cpu (without the address, Linux gets the CUDA "
     "build of several gigabytes)"
 )
 _INTERVAL_S = 0.1
-_NO_TERMINAL_COLUMNS = 100
-_FEWEST_CELLS, _BAR_CELLS = 6, 24
-_LABEL = 18
+_LABEL = 24
 _CLEAR_LINE = "\r\x1b[K"
 LOSS = (logging.WARNING + logging.ERROR) // 2
-_on_terminal: list[Progress] = []  # whose line stands on standard error now; wiped before another line is written
 _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 
 def notify(message: str) -> None:
     """Write one line; a standard error that is gone is no reason to stop."""
-    for progress in tuple(_on_terminal):
-        progress.close()
+    Progress.wipe()
+    _write(f"specedge: {message}\n")
+
+
+def _write(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:
-            sys.stderr.write(f"specedge: {message}\n")
+            sys.stderr.write(text)
             sys.stderr.flush()
 
 
 class Progress:
-    """One line such as `export x  [######------]  50%  5/10 weights  0:03 left`, redrawn at most ten times a second.
+    """One line such as `export x  50%  5/10 weights  0:03 left`, redrawn at most ten times a second on a terminal.
 
-    total: in `unit`s, None when it is not known; enabled: None shows the line when standard error is a terminal;
-    is_time: seconds of audio are counted: `talk.wav  [######------]  50%  4:48/9:36  3.2x  1:30 left`; after: text at
-    its end. The line fits the terminal: the bar gives way first. every_s: where there is no terminal, a line of its own
-    so often, and at the end; None for none.
+    total: in `unit`s, None when it is not known; unit: "s" are seconds of audio, such as
+    `talk.wav  50%  4:48/9:36  3.2x  1:30 left`; is_shown: whether there is a line at all; after: text at its end;
+    every_s: where there is no terminal, a line of its own so often, and at the end; None for none.
     """
+
+    _stands: ClassVar[bool] = False  # whether a line is to be wiped before another one is written
 
     def __init__(
         self,
@@ -55,83 +57,65 @@ class Progress:
         unit: str = "",
         label: str = "",
         *,
-        stream: TextIO | None = None,
-        enabled: bool | None = None,
-        is_time: bool = False,
+        is_shown: bool = True,
         after: str = "",
         every_s: float | None = None,
     ) -> None:
-        self.total, self._unit, self._label, self._is_time = total, unit, label, is_time
-        self._after = f"  {after}" if after else ""
-        self._stream = sys.stderr if stream is None else stream
-        self._enabled = is_terminal(self._stream) if enabled is None else enabled
+        self.total, self._unit, self._after = total, unit, after
+        self._label = "".join(c if c.isprintable() else "?" for c in label)[:_LABEL]
+        self._is_redrawn = is_terminal(sys.stderr)
+        self._every_s = (_INTERVAL_S if self._is_redrawn else every_s) if is_shown else None
         self._done = 0.0
         self._started = time.monotonic()
-        self._drawn = float("-inf")
-        self._visible = False
-        self._every_s = None if self._enabled else every_s
+        self._drawn = -math.inf if self._is_redrawn else self._started
 
     def update(self, n: float = 1) -> None:
-        self._done += n
-        now = time.monotonic()
-        if self._enabled and now - self._drawn >= _INTERVAL_S:
-            self._drawn = now
-            width = shutil.get_terminal_size().columns - 1
-            self._write(_CLEAR_LINE + self._line(now - self._started, width)[:width])
-            if not self._visible and self._stream is sys.stderr:
-                _on_terminal.append(self)
-            self._visible = True
-        if self._every_s is not None and now - max(self._drawn, self._started) >= self._every_s:
-            self._write_line(now)
-
-    def _write_line(self, now: float) -> None:
-        self._drawn = now
-        self._write(self._line(now - self._started, _NO_TERMINAL_COLUMNS).rstrip() + "\n")
+        self.update_to(self._done + n)
 
     def update_to(self, done: float) -> None:
-        self.update(done - self._done)
+        self._done = done
+        if self._every_s is not None and time.monotonic() - self._drawn >= self._every_s:
+            self._draw()
 
-    def close(self) -> None:
-        """Wipe the line, or write the last one where there is no terminal and something was done."""
-        if self._every_s is not None and self._done:
-            self._write_line(time.monotonic())
-            self._every_s = None
-        if self._visible:
-            self._write(_CLEAR_LINE)
-            self._visible = False
-            if self in _on_terminal:
-                _on_terminal.remove(self)
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        line = self._line(self._drawn - self._started)
+        if self._is_redrawn:
+            _write(_CLEAR_LINE + line[: shutil.get_terminal_size().columns - 1])
+            Progress._stands = True
+        else:
+            _write(line + "\n")
+
+    @classmethod
+    def wipe(cls) -> None:
+        """Clear the terminal's line; the next update draws it again."""
+        if cls._stands:
+            _write(_CLEAR_LINE)
+            cls._stands = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        """Wipe the line, or write the last one where there is no terminal and something was done."""
+        if self._is_redrawn:
+            self.wipe()
+        elif self._every_s is not None and self._done:
+            self._draw()
 
-    def _line(self, elapsed_s: float, width: int) -> str:
-        label = "".join(c if c.isprintable() else "?" for c in self._label)
-        label = label if len(label) <= _LABEL else label[: _LABEL - 3] + "..."
-        speed = f"  {self._done / elapsed_s:.1f}x" if self._is_time and elapsed_s >= 1 else ""
-        if not self.total or self.total <= 0:
-            return f"{label}  {self._shown(self._done)}{speed}{self._after}".strip()
-        share = min(max(self._done / self.total, 0.0), 1.0)
-        left = f"  {clock(elapsed_s / share - elapsed_s)} left" if share > 0 and elapsed_s >= 1 else ""
-        done = min(self._done, self.total)
-        amounts = f"{clock(done) if self._is_time else _amount(done)}/{self._shown(self.total)}"
-        before, behind = f"{label}  [", f"] {share:4.0%}  {amounts}{speed}{left}{self._after}"
-        n_cells = min(max(width - len(before) - len(behind), _FEWEST_CELLS), _BAR_CELLS)
-        bar = "#" * round(share * n_cells)
-        return f"{before}{bar:-<{n_cells}}{behind}".strip()
-
-    def _shown(self, value: float) -> str:
-        return clock(value) if self._is_time else f"{_amount(value)} {self._unit}"
-
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):  # a terminal that went away is no reason to stop the work
-            self._enabled = False
+    def _line(self, elapsed_s: float) -> str:
+        amount = clock if self._unit == "s" else _amount
+        parts = [self._label, amount(self._done)]
+        share = min(max(self._done / self.total, 0.0), 1.0) if self.total else 0.0
+        if self.total:
+            parts[1:] = [f"{share:4.0%}", f"{amount(min(self._done, self.total))}/{amount(self.total)}"]
+        if self._unit != "s":
+            parts[-1] += f" {self._unit}"
+        elif elapsed_s >= 1:
+            parts.append(f"{self._done / elapsed_s:.1f}x")
+        if share > 0 and elapsed_s >= 1:
+            parts.append(f"{clock(elapsed_s / share - elapsed_s)} left")
+        return "  ".join(filter(None, [*parts, self._after]))
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -143,7 +127,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def _amount(value: float) -> str:
-    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 100 else f"{value:.1f}".removesuffix(".0")
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 def clock(seconds: float) -> str:
@@ -153,16 +137,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def warn(log: logging.Logger, message: str, *args: object) -> None:
+def warn(log: logging.Logger, message: str, *args: object, level: int = logging.WARNING) -> None:
     """Log a warning, but not inside `silently`."""
     if not _is_silent.get():
-        log.warning(message, *args)
+        log.log(level, message, *args)
 
 
 def lost(log: logging.Logger, message: str, *args: object) -> None:
     """Log a warning that audio is missing, but not inside `silently`."""
-    if not _is_silent.get():
-        log.log(LOSS, message, *args)
+    warn(log, message, *args, level=LOSS)
 
 
 def lost_seconds(log: logging.Logger, name: str, what: str, missing_s: float, said_s: float) -> None:

@@ -707,7 +707,7 @@ def progress_bar(
     stack: contextlib.ExitStack, duration_s: float | None, name: str, also: Callable[[float], None] | None
 ) -> Callable[[float], None]:
     """A bar on standard error that `stack` closes, as a listener; what it hears it tells `also`."""
-    bar = stack.enter_context(contextlib.closing(Progress(duration_s, "s", name, every_s=_LINE_EVERY_S)))
+    bar = stack.enter_context(Progress(duration_s, "s", name, every_s=_LINE_EVERY_S))
 
     def tell(done_s: float) -> None:
         bar.update_to(done_s)

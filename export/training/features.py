@@ -180,7 +180,7 @@ class Course:
                     found_s += stream.duration_s or most_s
                 if found_s >= most_s:
                     break
-        with Progress(min(found_s or most_s, most_s), "s", title, is_time=True, every_s=EVERY_S) as progress:
+        with Progress(min(found_s or most_s, most_s), "s", title, every_s=EVERY_S) as progress:
             for number, samples in enumerate(windows):
                 yield number, samples
                 done_s += len(samples) / RATE_HZ

@@ -106,8 +106,7 @@ class _Run:
         # Two things drawn on one terminal would tear each other up.
         is_hidden = (self._streamed is not None and is_terminal(sys.stdout)) or request.output.quiet
         name = tally.mark + ("stdin" if stream.name == STDIN else Path(stream.name).name)
-        enabled = False if is_hidden else None
-        self._progress = Progress(stream.duration_s, "s", name, enabled=enabled, is_time=True, after=tally.left())
+        self._progress = Progress(stream.duration_s, "s", name, is_shown=not is_hidden, after=tally.left())
 
     def run(self) -> None:
         """Transcribe, print or write, and say what is to be said. Raises Interrupted after writing what there is."""
