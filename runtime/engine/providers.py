@@ -29,10 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import BundleError, ProviderError, ResourceError, UsageError
+from specedge.models.store import cache_home
 
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import GRAPH_NAMES, PLAIN_ENCODER_GRAPH, Manifest
-from ..device import compiled_folder, device_path, read_device_file, write_device_file
+from ..device import device_path, read_device_file, write_device_file
 from ..options import AUTO_PROVIDER, CPU, ENCODER_PROVIDERS
 from .made_up import probe_mel
 from .session import RUNTIME_VERSION, Canceller, Session, available_providers, encoder_output, load_graph
@@ -209,9 +210,10 @@ def openvino_encoder(bundle: Bundle, threads: int, canceller: Canceller) -> Enco
 
     core, dims = openvino.Core(), bundle.manifest.dims
     settings = _openvino_settings(core, bundle.manifest, threads)
+    compiled = cache_home() / "compiled"
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
-        compiled_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        settings["CACHE_DIR"] = str(compiled_folder()) if os.access(compiled_folder(), os.W_OK) else ""
+        compiled.mkdir(parents=True, exist_ok=True, mode=0o700)
+        settings["CACHE_DIR"] = str(compiled) if os.access(compiled, os.W_OK) else ""
     try:
         model = core.read_model(str(_plain_graph(bundle)))
         model.reshape(openvino.PartialShape([1, dims.n_mels, openvino.Dimension(2, dims.n_frames)]))

@@ -110,7 +110,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(hub, "fetch", fetch)
     monkeypatch.setattr(catalogue, "PACKAGED", [KNOWN])
-    monkeypatch.setattr(sources, "downloads_folder", lambda: tmp_path / "downloads")
+    monkeypatch.setattr(sources, "cache_home", lambda: tmp_path)
 
 
 @pytest.mark.usefixtures("no_hub", "index")

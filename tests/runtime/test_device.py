@@ -75,15 +75,6 @@ def test_the_tightest_quota_above_the_process_counts(machine: Write) -> None:
     assert threads_allowed() == 3
 
 
-@pytest.mark.parametrize(("quota", "expected"), [("200000", 2), ("-1", 8)])
-def test_the_first_version_of_control_groups(quota: str, expected: int, machine: Write) -> None:
-    machine("own-cgroup", "9:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\nnonsense\n")
-    machine("cgroup/cpu/docker/abc/cpu.cfs_quota_us", quota + "\n")
-    machine("cgroup/cpu/docker/abc/cpu.cfs_period_us", "100000\n")
-    machine("cgroup/docker/abc/cpu.max", "100000 100000\n")  # the memory controller's place says nothing about CPUs
-    assert threads_allowed() == expected
-
-
 @pytest.mark.parametrize(("count", "expected"), [(12, 12), (1, 1), (None, 1)])
 def test_where_there_is_no_affinity(count: int | None, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
