@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -37,18 +37,11 @@ def interruption(error: BaseException, message: str = "") -> Interrupted:
     return Interrupted(message or "interrupted")
 
 
-def stop_behind(error: BaseException) -> KeyboardInterrupt | None:
+def stop_behind(error: BaseException | None) -> KeyboardInterrupt | None:
     """The stop that a library turned into `error`, or None."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, KeyboardInterrupt):
-            return one
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            waiting += [one.__context__, one.__cause__]
-    return None
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def end_at_once(number: int, _frame: object) -> None:
@@ -59,9 +52,18 @@ def end_at_once(number: int, _frame: object) -> None:
 
 
 def on_signal(number: int, frame: FrameType | None) -> None:
-    """The command's handler of both. Raises KeyboardInterrupt, for SIGTERM a TerminationSignal."""
-    if not _waits(number, frame):
-        raise _stop(number)
+    """The command's handler of both. Raises KeyboardInterrupt, for SIGTERM a TerminationSignal.
+
+    Inside an import the signal comes again later; a second one ends the process.
+    """
+    while frame is not None and frame.f_globals.get("__name__") != "specedge.runtime.cli.main":
+        if frame.f_code.co_filename == _IMPORTER:
+            if number in _waiting:
+                os._exit(128 + number)
+            _come_again(number)
+            return
+        frame = frame.f_back
+    raise _stop(number)
 
 
 def _stop(number: int) -> KeyboardInterrupt:
@@ -73,34 +75,38 @@ _DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.S
 
 def take_over() -> None:
     """`end_at_once` from here on, unless whoever started this process has these signals ignored."""
-    for number, default in _DEFAULTS.items():
-        if signal.getsignal(number) == default:
-            signal.signal(number, end_at_once)
+    _set({number: end_at_once for number, old in _handlers().items() if old == _DEFAULTS[number]})
 
 
 def end_with(code: int) -> None:
     """The command is done: from here on a signal ends the process with `code`, silently."""
-    for number in _DEFAULTS:
-        if signal.getsignal(number) in (end_at_once, on_signal):
-            signal.signal(number, lambda _number, _frame: os._exit(code))
+    ours = [number for number, handler in _handlers().items() if handler in (end_at_once, on_signal)]
+    _set(dict.fromkeys(ours, lambda _number, _frame: os._exit(code)))
+
+
+def _handlers() -> dict[int, Any]:
+    """The handlers as they are; none in another thread than the main one, which cannot set them."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.getsignal(number) for number in _DEFAULTS}
+
+
+def _set(handlers: Mapping[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def unwinding() -> Iterator[None]:
     """Inside, both signals raise exceptions, unless the program around handles them."""
-    old = {number: signal.getsignal(number) for number in _DEFAULTS}
-    taken = [number for number in old if old[number] in (_DEFAULTS[number], end_at_once)]
-    if threading.current_thread() is not threading.main_thread():
-        taken = []
+    before = {number: old for number, old in _handlers().items() if old in (_DEFAULTS[number], end_at_once)}
     hook = sys.unraisablehook
     try:
         sys.unraisablehook = _unraisable(hook)
-        for number in taken:
-            signal.signal(number, on_signal)
+        _set(dict.fromkeys(before, on_signal))
         yield
     finally:
-        for number in taken:
-            signal.signal(number, old[number])
+        _set(before)
         sys.unraisablehook = hook
 
 
@@ -111,42 +117,17 @@ def held_back() -> Iterator[list[KeyboardInterrupt]]:
     In another thread than the main one, or where these signals are ignored, nothing changes.
     """
     came: list[KeyboardInterrupt] = []
-    before = {number: handler for number in _DEFAULTS if callable(handler := signal.getsignal(number))}
-    if threading.current_thread() is not threading.main_thread():
-        before = {}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    before = {number: old for number, old in _handlers().items() if callable(old)}
 
     def note(number: int, _frame: FrameType | None) -> None:
         came.append(_stop(number))
-        restore()
+        _set(before)
 
-    for number in before:
-        signal.signal(number, note)
     try:
+        _set(dict.fromkeys(before, note))
         yield came
     finally:
-        restore()
-
-
-def _waits(number: int, frame: FrameType | None) -> bool:
-    """Whether an import is under way, so that the signal must come again later; a second one ends the process."""
-    if not _imports(frame):
-        return False
-    if number in _waiting:
-        os._exit(128 + number)
-    _come_again(number)
-    return True
-
-
-def _imports(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_globals.get("__name__") != "specedge.runtime.cli.main":
-        if frame.f_code.co_filename == _IMPORTER:
-            return True
-        frame = frame.f_back
-    return False
+        _set(before)
 
 
 def _come_again(number: int) -> None:
