@@ -307,7 +307,8 @@ def device_fields(threads: int) -> dict[str, Any]:
 def read_device_file(path: Path) -> Any:
     """The value in a file; None where there is none that can be read."""
     try:
-        return json.loads(path.read_bytes())
+        # Opening a pipe would wait for a writer.
+        return json.loads(path.read_bytes()) if path.is_file() else None
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -12,12 +12,11 @@ import click
 
 from specedge.errors import Interrupted, UsageError
 
-from ..console import notify
+from ..console import notify, summary
 from ..interrupt import interruption
 from ..options import BATCH_SIZE, TranscribeOptions, described
 from ..output.formats import FORMATS
 from .options import GroupedCommand, ModelOptions, fields_of, option, options_of
-from .tally import summary
 
 _workers = partial(described, group="Workers")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,15 +22,14 @@ from specedge.errors import AudioError, Interrupted, ResourceError, SpecedgeErro
 
 from ..audio.audio import STDIN, AudioStream, expand_folders, open_audio
 from ..batched import BatchedInferencePipeline
-from ..console import Progress, clock, is_terminal, notify
+from ..console import Progress, clock, is_terminal, notify, summary
 from ..interrupt import interruption
 from ..longform.segments import Segment, TranscriptionInfo
 from ..model import WhisperModel
-from ..output.formats import STREAMED, Transcript, kept_beside, render, write_transcript
+from ..output.formats import STREAMED, Transcript, render, write_transcript
 from ..output.report import coloured_text, describe, legend, statistics, timed_text
 from .output_names import output_paths
 from .request import Request
-from .tally import Tally
 
 _FEWEST = 8  # tokens that say something: single words are often as unsure
 _UNSURE = -1.0  # openai-whisper's logprob_threshold, which all fallbacks missed
@@ -40,7 +40,7 @@ def transcribe_files(request: Request, *, report: Callable[[Exception], None]) -
 
     Raises UsageError, ModelError, ResourceError, Interrupted, and the error of a lone input.
     """
-    output = request.output
+    output, started = request.output, time.monotonic()
     remark: Callable[[str], None] = (lambda _: None) if output.quiet else notify
     failed: list[Exception] = []
 
@@ -57,10 +57,11 @@ def transcribe_files(request: Request, *, report: Callable[[Exception], None]) -
     work = list(zip(files, targets, strict=True))
     if output.skips_existing:
         work = [(source, paths) for source, paths in work if not all(map(os.path.exists, paths.values()))]
-    tally = Tally(len(work), n_skipped=len(files) - len(work), n_failed=len(failed))
+    done_s: list[float] = []
     model: WhisperModel | None = None
     with contextlib.ExitStack() as stack:
-        for source, paths in work:
+        for number, (source, paths) in enumerate(work, 1):
+            mark = f"{number}/{len(work)} " if len(work) > 1 else ""
             try:
                 with open_audio(source, raw=request.raw) as stream:
                     if model is None:
@@ -70,46 +71,52 @@ def transcribe_files(request: Request, *, report: Callable[[Exception], None]) -
                         stack.enter_context(model.engine.interruptible())
                         if output.verbose:
                             remark(f"model {request.model.model or path.name}: {path}")
-                    tally.next()
-                    _Run(request, model, stream, paths, remark, tally).run()
+                    done_s.append(_Run(request, model, stream, paths, remark, mark, is_alone).run())
             except Exception as error:
                 if is_alone or not _concerns_one_input(error):
                     raise
                 fail(error)
-                tally.n_failed += 1
-    if tally.is_of_several or output.skips_existing:
-        remark(tally.closing())
+    if not is_alone or output.skips_existing:
+        counts = {"done": len(done_s), "failed": len(failed), "left out": len(files) - len(work)}
+        remark(summary(counts, sum(done_s), time.monotonic() - started))
     return 1 if failed else 0
 
 
 @dataclass
 class _Run:
-    """The transcription of one input: what is written goes to `paths`, without any to standard output."""
+    """The transcription of one input: what is written goes to `paths`, without any to standard output.
+
+    mark: such as `3/20 ` for the third of twenty.
+    """
 
     _request: Request
     _model: WhisperModel
     _stream: AudioStream
     _paths: Mapping[str, Path]
     _remark: Callable[[str], None]
-    _tally: Tally
+    _mark: str
+    _is_alone: bool
 
     def __post_init__(self) -> None:
-        request, stream, tally = self._request, self._stream, self._tally
+        request, stream = self._request, self._stream
         self._streamed = None if self._paths else STREAMED.get(request.formats[0])
         self._info: TranscriptionInfo | None = None
         self._segments: list[Segment] = []
         self._n_segments = 0
-        self._n_tokens, self._logprobs, self._is_doubted = 0, 0.0, False
+        self._n_tokens, self._logprobs = 0, 0.0
         self._done_s = 0.0
-        self._written = self._paths
+        self._beside = ""
         self._stopped_by: BaseException | None = None
         # Two things drawn on one terminal would tear each other up.
         is_hidden = (self._streamed is not None and is_terminal(sys.stdout)) or request.output.quiet
-        name = tally.mark + ("stdin" if stream.name == STDIN else Path(stream.name).name)
-        self._progress = Progress(stream.duration_s, "s", name, is_shown=not is_hidden, after=tally.left())
+        name = self._mark + ("stdin" if stream.name == STDIN else Path(stream.name).name)
+        self._progress = Progress(stream.duration_s, "s", name, is_shown=not is_hidden)
 
-    def run(self) -> None:
-        """Transcribe, print or write, and say what is to be said. Raises Interrupted after writing what there is."""
+    def run(self) -> float:
+        """Transcribe, print or write, and say what is to be said; returns the seconds of audio.
+
+        Raises Interrupted after writing what there is.
+        """
         with self._progress:
             try:
                 self._read()
@@ -119,6 +126,7 @@ class _Run:
             self._finish(self._info)
         if self._stopped_by is not None:
             raise interruption(self._stopped_by, self._how_far())
+        return self._info.duration if self._info is not None else 0.0
 
     def _read(self) -> None:
         """Have the text decoded, printed as it comes, or kept for files."""
@@ -136,14 +144,13 @@ class _Run:
         """What makes pieces of text for standard output of segments."""
         request, writer = self._request, self._streamed
         assert writer is not None
-        if is_terminal(sys.stdout) and not request.output.formats and not request.output.quiet:
-            writer = timed_text(has_colours=not os.environ.get("NO_COLOR"))
-        if is_terminal(sys.stdout) and self._tally.is_of_several:
+        if is_terminal(sys.stdout) and not self._is_alone:
             _print(f"==> {self._stream.name} <==\n")
         if request.options.draft_sources:
-            if self._tally.is_first:
-                notify(_no_colours() or legend(drafters))
-            writer = coloured_text(self._model.bundle.tokenizer, drafters, has_colours=_no_colours() is None)
+            notify(_no_colours() or legend(drafters))
+            return coloured_text(self._model.bundle.tokenizer, drafters, has_colours=_no_colours() is None)
+        if is_terminal(sys.stdout) and not request.output.formats and not request.output.quiet:
+            return timed_text(has_colours=not os.environ.get("NO_COLOR"))
         return writer
 
     def _until_stopped(self, segments: Iterator[Segment]) -> Iterator[Segment]:
@@ -154,21 +161,9 @@ class _Run:
                 self._n_tokens += len(segment.tokens)
                 self._logprobs += segment.avg_logprob * len(segment.tokens)
                 self._advance(segment.end)
-                self._doubt()  # before the text that it is about
                 yield replace(segment, id=segment.id - 1)  # openai-whisper counts from 0
         except (KeyboardInterrupt, Interrupted) as error:
             self._stopped_by = error
-
-    def _doubt(self) -> None:
-        """Say once that the model is too unsure of the text up to now."""
-        if self._is_doubted or self._n_tokens < _FEWEST or self._logprobs >= _UNSURE * self._n_tokens:
-            return
-        self._is_doubted = True
-        self._remark(
-            f"warning: {self._stream.name}: the model is very unsure of this text (average log-probability "
-            f"{self._logprobs / self._n_tokens:.1f}), which may be nonsense: check the language (-l), or use a larger "
-            "model (-m)"
-        )
 
     def _advance(self, done_s: float) -> None:
         """So far the audio is done, or with a filter so many seconds of speech, which are fewer."""
@@ -176,8 +171,8 @@ class _Run:
         self._progress.update_to(self._done_s)
 
     def _finish(self, info: TranscriptionInfo) -> None:
-        request, name = self._request, self._stream.name
-        duration_s = info.duration if self._stopped_by is None else self._done_s
+        request, name, is_whole = self._request, self._stream.name, self._stopped_by is None
+        duration_s = info.duration if is_whole else self._done_s
         transcript = Transcript(
             text=self._model.bundle.tokenizer.decode([token for one in self._segments for token in one.tokens]),
             segments=self._segments,
@@ -186,19 +181,26 @@ class _Run:
             speculation=info.speculation,
             audio_context=info.audio_context,
             encoder_provider=info.encoder_provider,
-            interrupted=self._stopped_by is not None,
+            interrupted=not is_whole,
         )
         if info.drafter_error is not None:
             notify(f"{name}: the drafter {request.drafter.name} failed and was dropped: {info.drafter_error}")
-        if self._paths:
-            if self._segments or self._stopped_by is None:
-                self._written = write_transcript(self._paths, transcript, request.subtitles)
-                if self._stopped_by is None:
-                    self._remark(f"{self._tally.mark}wrote {', '.join(map(str, self._written.values()))}")
-        elif self._streamed is None:
+        if self._paths and (self._segments or is_whole):
+            written = ", ".join(map(str, write_transcript(self._paths, transcript, request.subtitles).values()))
+            if is_whole:
+                self._remark(f"{self._mark}wrote {written}")
+            else:
+                older = "; the older transcript is kept" if any(map(os.path.lexists, self._paths.values())) else ""
+                self._beside = f"; what is done is in {written}{older}"
+        elif not self._paths and self._streamed is None:
             _print(render(request.formats[0], transcript))
-        self._tally.done(duration_s)
-        if not self._n_segments and self._stopped_by is None:
+        if self._n_tokens >= _FEWEST and self._logprobs < _UNSURE * self._n_tokens:
+            self._remark(
+                f"warning: {name}: the model is very unsure of this text (average log-probability "
+                f"{self._logprobs / self._n_tokens:.1f}), which may be nonsense: check the language (-l), or use a "
+                "larger model (-m)"
+            )
+        if not self._n_segments and is_whole:
             self._remark(f"{name}: no speech" + (", or no sentence of --only" if request.options.only else ""))
         if request.output.verbose:
             self._remark(f"{name}: {describe(info, duration_s, self._n_segments)}")
@@ -208,11 +210,9 @@ class _Run:
 
     def _how_far(self) -> str:
         total_s = self._stream.duration_s
-        done_s = self._done_s if total_s is None else min(self._done_s, total_s)
-        of = "" if total_s is None else f" of {clock(total_s)}"
-        beside = "" if self._written == self._paths else f"; {kept_beside(self._written, self._paths)}"
+        done = clock(self._done_s) if total_s is None else f"{clock(min(self._done_s, total_s))} of {clock(total_s)}"
         left = "; the same command with --skip-existing goes on" if self._request.output.skips_existing else ""
-        return f"interrupted: {self._stream.name} at {clock(done_s)}{of}{beside}{left}"
+        return f"interrupted: {self._stream.name} at {done}{self._beside}{left}"
 
 
 def _check(request: Request, files: list[str]) -> None:

@@ -338,12 +338,6 @@ def write_transcript(
     return paths
 
 
-def kept_beside(written: Mapping[str, Path], paths: Mapping[str, Path]) -> str:
-    """The message for files of a stopped transcription that did not get `paths`, the names of a whole one."""
-    older = "; the older transcript is kept" if any(map(os.path.lexists, paths.values())) else ""
-    return f"what is done is in {', '.join(map(str, written.values()))}{older}"
-
-
 def _beside(paths: Mapping[str, Path]) -> Mapping[str, Path]:
     """Names that nothing has, the same in all formats."""
     for number in itertools.count(1):
