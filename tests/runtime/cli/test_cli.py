@@ -133,8 +133,7 @@ WRONG = {
     "tranzcribe": MEANT,
     "what": f"unknown command 'what', expected one of {', '.join(main._COMMANDS)} (see `specedge --help`)",
     "transcribe - -": "'-' is given twice: standard input can be read once",
-    "transcribe a.wav ./a.wav -o out": "a.wav and ./a.wav would both be written to out/a.txt: rename one, or use two "
-    "runs with different -o",
+    "transcribe a.wav ./a.wav -o out": "a.wav and ./a.wav would share an output: rename one, or use two runs",
     "transcribe a.wav b.wav -f vtt": "vtt of 2 inputs cannot share standard output: add -o DIR, or use -f txt",
 }
 WRONG_OPTIONS = {
