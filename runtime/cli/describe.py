@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
-    from ..bundle.dims import Dims
-    from ..bundle.manifest import Manifest
     from ..text.special import TokenLayout
 
 # Languages of the published layouts: openai-whisper's tokenizer.py; v3 added Cantonese and so moved every id behind it.
 _LAYOUTS = {99: "v2", 100: "v3"}
+_LONGEST = 100  # characters of a value
 
 
 def layout(tokens: TokenLayout) -> str:
@@ -46,86 +46,19 @@ def describe_json(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _speech_facts(dims: Dims) -> dict[str, str]:
-    """What a speech LLM has besides."""
-    from ..bundle.dims import SpeechDims
-
-    if not isinstance(dims, SpeechDims):
-        return {}
-    return {
-        "audio": f"{dims.n_audio_ctx} rows of the decoder a window, in stretches of {dims.n_window_frames} frames",
-        "cache": f"{dims.n_kv_head} heads of keys and values, {dims.head_dim} wide",
-    }
-
-
-def _quantisation(manifest: Manifest) -> Mapping[str, Any]:
-    """As the manifest has it; a speech LLM has a projector in the place of cross-attention."""
-    if not _speech_facts(manifest.dims):
-        return manifest.quantisation
-    return {
-        "projector" if key == "cross_kv" else key: value
-        for key, value in manifest.quantisation.items()
-        if key != "int8_attention"
-    }
-
-
 def describe(bundle: Bundle) -> str:
-    from ..bundle.manifest import HOP_SAMPLES, N_FFT, SAMPLE_RATE_HZ, VERSION
-
-    manifest = bundle.manifest
-    dims, tokens, source = manifest.dims, manifest.tokens, manifest.source
-    revision = f" at {source.revision}" if source.revision else ""
-    languages = f"{len(tokens.languages)} languages" if tokens.is_multilingual else "one language"
-    facts = {
-        "name": manifest.name,
-        "path": bundle.path,
-        "source": f"{source.kind} {source.id}{revision}",
-        "format": f"version {VERSION}, written by specedge {manifest.specedge_version}",
-        "digest": bundle.digest,
-        "precision": manifest.precision,
-        "size": format_size(bundle.size_bytes),
-        "vocabulary": f"{dims.n_vocab} tokens, layout {layout(tokens)}, {languages}",
-        "window": f"{manifest.window_s:g} s, {manifest.n_frames} frames of {dims.n_mels} mels",
-        "mel": f"{SAMPLE_RATE_HZ} Hz, n_fft {N_FFT}, hop {HOP_SAMPLES} samples",
-        "encoder": _shape(dims.n_audio_layer, dims.n_audio_head, dims.n_audio_state, dims.n_audio_ctx),
-        "decoder": _shape(dims.n_text_layer, dims.n_text_head, dims.n_text_state, dims.n_text_ctx),
-    }
-    facts |= _speech_facts(dims) or {
-        "alignment": f"{len(manifest.alignment_heads)} heads",
-        "suppressed": f"{len(manifest.suppress_tokens)} tokens, {len(manifest.suppress_begin)} at the beginning",
-    }
-    lines = [f"{key:<12}{value}" for key, value in facts.items()]
-    for title, values in (("quantisation", _quantisation(manifest)), ("self-check", manifest.selfcheck)):
-        lines += ["", title, *_indented(_flat(values))]
-    lines += ["", "files"]
-    files = sorted(manifest.files.items())
-    lines += _indented([(name, format_size(entry.size), entry.sha256) for name, entry in files])
-    return "\n".join(lines)
+    """What `describe_json` has, a value a line; long ones are cut."""
+    rows = []
+    for key, value in describe_json(bundle).items():
+        inside = value if isinstance(value, Mapping) else {"": value}
+        rows += [(f"{key} {name}".rstrip(), _one_line(item)) for name, item in inside.items()]
+    return "\n".join(table(rows))
 
 
-def _shape(n_layer: int, n_head: int, n_state: int, n_ctx: int) -> str:
-    return f"{n_layer} layers, {n_head} heads, width {n_state}, {n_ctx} positions"
-
-
-def _indented(rows: Iterable[Sequence[str]]) -> list[str]:
-    return [f"  {line}" for line in table(rows)]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    if not values and not prefix:
-        yield "none", ""
-    for key in sorted(values):
-        value = values[key]
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            text = f"{value:.6g}" if isinstance(value, float) else str(value)
-            yield _one_line(prefix + key), _one_line(text)
-
-
-def _one_line(text: str) -> str:
+def _one_line(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
     text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= 100 else text[:97] + "..."
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
