@@ -46,11 +46,14 @@ from .options import (
     TranscribeOptions,
     VadOptions,
     check_together,
+    converted,
+    described_fields,
     drafter_named,
+    kinds_of,
 )
 from .output.formats import speculation_fields
 from .output.report import source_names
-from .text.phrases import Phrases, phrases, sentences
+from .text.phrases import Phrases
 from .text.special import TokenLayout, find_language
 from .text.speech_tokens import SpeechTokens
 
@@ -94,9 +97,12 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         named["log_prob_threshold"] = other
     if named.get("length_penalty") == 1:  # faster-whisper's way to say what openai-whisper does without a penalty
         named["length_penalty"] = None
-    for one in fields(TranscribeOptions):
+    for one, about in described_fields(TranscribeOptions):
         if one.name in named:
-            named[one.name] = _converted(one.name, str(one.type), named[one.name])
+            try:
+                named[one.name] = converted(named[one.name], kinds_of(TranscribeOptions)[one.name], about)
+            except UsageError as error:
+                raise UsageError(f"{one.name}: {error}") from None
     return TranscribeOptions(**named)
 
 
@@ -107,8 +113,6 @@ def for_model(options: TranscribeOptions, special: TokenLayout) -> TranscribeOpt
     language or a task that the model does not have.
     """
     code = options.language
-    if code is not None and not isinstance(code, str):
-        raise UsageError(f"language: got {type(code).__name__}, expected a code such as 'en', or None")
     if code == "auto":
         code = None
     elif code is not None and code not in special.languages:
@@ -136,74 +140,6 @@ def vad_options(parameters: Any, **otherwise: Any) -> VadOptions:
     except TypeError as error:  # no mapping, a name that there is not, or a value that is no number
         known = ", ".join(field.name for field in fields(VadOptions))
         raise UsageError(f"vad_parameters: {error}; expected a dict with some of {known}") from None
-
-
-def _converted(name: str, kind: str, value: Any) -> Any:
-    """The value of an option of this type. Raises UsageError for one of another type."""
-    found = _CONVERTED.get(name) or _KINDS.get(kind.removesuffix(" | None"))
-    if found is None or (value is None and (name in _CONVERTED or kind.endswith("| None"))):
-        return value
-    convert, expected = found
-    try:
-        return convert(value)
-    except UsageError as error:
-        raise UsageError(f"{name}: {error}") from None
-    except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{name}: got {value!r:.80}, expected {expected}") from None
-
-
-def _whole(value: Any) -> int:
-    found = int(value)
-    if isinstance(value, str) or found != value:
-        raise ValueError(value)
-    return found
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, str):
-        raise TypeError(value)
-    return float(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
-
-
-def _prompt(value: str | Iterable[int]) -> str | tuple[int, ...]:
-    return value if isinstance(value, str) else tuple(map(_whole, value))
-
-
-def _several(value: Any, kind: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Numbers from a list, from "1,2", as openai-whisper takes them, or a single one."""
-    if isinstance(value, str):
-        value = filter(str.strip, value.split(","))
-    return tuple(map(kind, value if isinstance(value, Iterable) else [value]))
-
-
-def _token_ids(value: str | Iterable[Any]) -> tuple[int, ...]:
-    """As `_several`, but a number alone is no list."""
-    return _several(value if isinstance(value, str) else [*value], int)
-
-
-_Conversion = tuple[Callable[[Any], Any], str]
-_KINDS: Mapping[str, _Conversion] = {
-    "int": (_whole, "a whole number"),
-    "float": (_number, "a number"),
-    "bool": (bool, "True or False"),
-}
-_CONVERTED: Mapping[str, _Conversion] = {
-    "temperature": (lambda value: _several(value, float), "a number, or a list of them"),
-    "initial_prompt": (_prompt, "a text, or a list of token ids"),
-    "hotwords": (_text, "one text with all the words"),
-    "bias": (phrases, "a file, or a list of phrases"),
-    "only": (sentences, "a file, or a list of sentences"),
-    "prefix": (_text, "a text"),
-    "accept": (_text, "the name of a rule"),
-    "suppress_tokens": (_token_ids, 'a list of token ids, or a text such as "-1"'),
-    "clip_timestamps": (lambda value: _several(value, float) or (0.0,), "times in seconds"),  # without any all of it
-}
 
 
 def asked_drafter(given: Mapping[str, Any]) -> Drafter | DrafterOptions:

@@ -11,13 +11,15 @@ heads) is checked where the model is.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, Field, dataclass, field, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from specedge.errors import UsageError
 
@@ -50,9 +52,10 @@ class Description:
 
     doc: its meaning, for help and tables; group: its heading in the help; names: its spellings on the command's line,
     the long one that is shown first, none for --the-field-s-name, behind `prefix`; metavar: what the help calls its
-    value, by default N or X for a number; choices: the only values; parse: makes the value of a text, and raises
-    UsageError; default_text: the default in the help's words; is_usual: one of the options that the short help shows;
-    none: the value that the word None stands for.
+    value, by default N or X for a number; choices: the only values; parse: makes the value of what a program or a text
+    gives, and raises UsageError, or ValueError or TypeError for what is not `expected`; default_text: the default in
+    the help's words; is_usual: one of the options that the short help shows; none: the value that the word None stands
+    for.
     """
 
     doc: str
@@ -61,7 +64,8 @@ class Description:
     prefix: str = ""
     metavar: str | None = None
     choices: tuple[str, ...] = ()
-    parse: Callable[[str], Any] | None = None
+    parse: Callable[[Any], Any] | None = None
+    expected: str = ""
     default_text: str | None = None
     is_usual: bool = False
     none: Any = None
@@ -79,10 +83,86 @@ def described_fields(options: type) -> Iterator[tuple[Field[Any], Description]]:
             yield one, one.metadata[_DESCRIPTION]
 
 
-def audio_context(given: str) -> str | float:
+@functools.cache
+def kinds_of(options: type) -> dict[str, Any]:
+    """The types of the fields of a class of options."""
+    return get_type_hints(options)
+
+
+def without_none(kind: Any) -> tuple[Any, bool]:
+    """A field's type, the first one of several, and whether it may be None."""
+    kinds = get_args(kind) if get_origin(kind) in (types.UnionType, Union) else (kind,)
+    return kinds[0], types.NoneType in kinds
+
+
+def converted(value: Any, kind: Any, about: Description) -> Any:
+    """The value of a field of this type. Numbers may be text, several with commas between. Raises UsageError."""
+    kind, is_optional = without_none(kind)
+    inside, is_list = get_args(kind), get_origin(kind) is tuple
+    convert, expected = _KINDS.get(inside[0] if is_list else kind, (None, ""))
+    if about.parse is not None:
+        convert, expected, is_list = about.parse, about.expected, False
+    if convert is None or about.choices or (value is None and is_optional):
+        return value
+    try:
+        return _several(convert, value) if is_list else convert(value)
+    except UsageError:
+        raise
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"got {value!r:.80}, expected {expected}") from None
+
+
+def _whole(value: Any) -> int:
+    found = int(value)
+    if not isinstance(value, str) and found != value:
+        raise ValueError(value)
+    return found
+
+
+def _number(value: Any) -> float:
+    found = float(value)
+    if math.isnan(found):
+        raise ValueError(value)
+    return found
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+_KINDS: Mapping[Any, tuple[Callable[[Any], Any], str]] = {
+    int: (_whole, "a whole number"),
+    float: (_number, "a number"),
+    bool: (bool, "True or False"),
+    str: (_text, "a text"),
+}
+
+
+def _several(convert: Callable[[Any], Any], value: Any) -> tuple[Any, ...]:
+    """From a list, from "1,2", as openai-whisper takes them, or from a single one."""
+    if isinstance(value, str):
+        value = filter(str.strip, value.split(","))
+    return tuple(map(convert, value if isinstance(value, Iterable) else [value]))
+
+
+def _token_ids(value: Any) -> tuple[int, ...]:
+    return _several(int, value if isinstance(value, str) else [*value])
+
+
+def _prompt(value: Any) -> str | tuple[int, ...]:
+    return value if isinstance(value, str) else tuple(map(_whole, value))
+
+
+def _clips(value: Any) -> tuple[float, ...]:
+    return _several(_number, value) or (0.0,)  # without any all of it
+
+
+def audio_context(given: Any) -> Any:
     """The audio context that a text names: seconds where it is a number."""
     try:
-        return float(given)
+        return float(given) if isinstance(given, str) else given
     except ValueError:
         return given
 
@@ -141,6 +221,8 @@ class TranscribeOptions:
         (-1,),
         "Token ids that are never written; -1 is the model's list of non-speech symbols.",
         metavar="IDS",
+        parse=_token_ids,
+        expected='a list of token ids, or a text such as "-1"',
         default_text="-1",
     )
     suppress_blank: bool = _decoding(True, "Do not let a text begin with a blank, or end at once.")
@@ -178,6 +260,8 @@ class TranscribeOptions:
         (0.0,),
         "Transcribe only these parts: START,END,START,END,... in seconds.",
         metavar="TIMES",
+        parse=_clips,
+        expected="times in seconds",
         default_text="0, all of it",
         is_usual=True,
     )
@@ -207,7 +291,12 @@ class TranscribeOptions:
         0.5, "Stop at the first language that is at least this likely."
     )
     initial_prompt: str | tuple[int, ...] | None = _prompting(
-        None, "Text before the first window, as context.", metavar="TEXT", is_usual=True
+        None,
+        "Text before the first window, as context.",
+        metavar="TEXT",
+        parse=_prompt,
+        expected="a text, or a list of token ids",
+        is_usual=True,
     )
     hotwords: str | None = _prompting(None, "Words to expect, put before every window.", metavar="TEXT", is_usual=True)
     bias: Phrases | None = _prompting(
@@ -216,6 +305,7 @@ class TranscribeOptions:
         "each token that goes on with one (docs/own-words.md). May change the text, and results say so.",
         metavar="FILE[:X]",
         parse=phrases,
+        expected="a file, or a list of phrases",
         is_usual=True,
     )
     only: Phrases | None = _prompting(
@@ -224,6 +314,7 @@ class TranscribeOptions:
         "results say so.",
         metavar="FILE",
         parse=sentences,
+        expected="a file, or a list of sentences",
         is_usual=True,
     )
     carry_initial_prompt: bool = _prompting(False, "Put the initial prompt before every window.")

@@ -8,11 +8,10 @@ or False behind a switch (or "no" before its name), lists with commas. The short
 from __future__ import annotations
 
 import math
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
@@ -27,9 +26,12 @@ from ..options import (
     Description,
     DrafterOptions,
     TranscribeOptions,
+    converted,
     described,
     described_fields,
     drafter_named,
+    kinds_of,
+    without_none,
 )
 from ..text.special import LANGUAGE_NAMES, find_language
 
@@ -133,41 +135,6 @@ class GroupedCommand(click.Command):
         yield from rest
 
 
-class Number(_ParamType):
-    """A number of `kind`; with `optional` also the word None, which stands for `none`.
-
-    With `several` a tuple of them, with commas between; nothing is the empty one.
-    """
-
-    def __init__(
-        self,
-        kind: type[int] | type[float],
-        *,
-        optional: bool = False,
-        none: float | None = None,
-        several: bool = False,
-    ) -> None:
-        self._kind, self._optional, self._none, self.several = kind, optional or none is not None, none, several
-        self.name = "integer" if kind is int else "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        if self._optional and value == _NONE:
-            return self._none
-        numbers = []
-        for part in (value.split(",") if value.strip() else []) if self.several else [value]:
-            try:
-                number = self._kind(part)
-            except ValueError:
-                number = math.nan
-            if math.isnan(number):
-                what = "an integer" if self._kind is int else "a number"
-                self.fail(f"{part!r} is not {what}{' or None' if self._optional else ''}", param, ctx)
-            numbers.append(number)
-        return tuple(numbers) if self.several else numbers[0]
-
-
 class Names(_ParamType):
     """Some of `names` with commas between them, or "all", as a tuple without repetitions."""
 
@@ -190,17 +157,21 @@ class Names(_ParamType):
         return [CompletionItem(before + comma + name) for name in (*self._names, "all") if name.startswith(last)]
 
 
-class Parsed(_ParamType):
-    """A value that a function makes of the text, which raises UsageError for a wrong one."""
+class Value(_ParamType):
+    """A value of a type that a field of options may have, as a text; "None" where there may be none."""
 
     name = "value"
 
-    def __init__(self, parse: Callable[[str], Any]) -> None:
-        self._parse = parse
+    def __init__(self, kind: Any, about: Description | None = None) -> None:
+        self.kind, self._about = kind, about or Description(doc="")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value == _NONE and (without_none(self.kind)[1] or self._about.none is not None):
+            return self._about.none
         try:
-            return self._parse(value) if isinstance(value, str) else value
+            return converted(value, self.kind, self._about)
         except UsageError as error:
             raise UsageError(f"{max(param.opts, key=len)}: {error}" if param is not None else str(error)) from None
 
@@ -266,9 +237,8 @@ def fields_of(options: type, *names: str, without: Sequence[str] = (), **changes
 
     changes: settings that these options have in this command alone.
     """
-    kinds = get_type_hints(options)
     return tuple(
-        _option_of(one.name, kinds[one.name], one.default, about, changes)
+        _option_of(one.name, kinds_of(options)[one.name], one.default, about, changes)
         for one, about in described_fields(options)
         if (not names or one.name in names) and one.name not in without
     )
@@ -300,9 +270,8 @@ def _option_of(name: str, kind: Any, default: Any, about: Description, changes: 
     if kind is bool:
         shown = f"--no-{long[2:]}" if default and not long.startswith("--no-") else long
         return switch(*names, **{"shown": ", ".join([*short, shown]), **settings})
-    kinds = [one for one in get_args(kind) if one is not types.NoneType] if _is_union(kind) else [kind]
-    settings |= _value(kinds[0], about, is_optional=len(kinds) < len(get_args(kind)) or about.none is not None)
-    if metavar := about.metavar or {int: "N", float: "X"}.get(kinds[0]):
+    settings |= _value(kind, about)
+    if metavar := about.metavar or {int: "N", float: "X"}.get(without_none(kind)[0]):
         settings |= {"shown": f"{', '.join([*short, long])} {metavar}", "metavar": metavar}
     text = (
         about.default_text
@@ -316,24 +285,17 @@ def _option_of(name: str, kind: Any, default: Any, about: Description, changes: 
     return option(*names, **settings)
 
 
-def _value(kind: Any, about: Description, *, is_optional: bool) -> dict[str, Any]:
+def _value(kind: Any, about: Description) -> dict[str, Any]:
     """The settings that say what values an option takes."""
-    inside = get_args(kind)
-    if about.parse is not None:
-        return {"type": Parsed(about.parse)}
+    plain, _ = without_none(kind)
+    inside = get_args(plain)
     if about.choices:
-        return {"type": Names(about.choices) if get_origin(kind) is tuple else click.Choice(about.choices)}
-    if kind in (int, float):
-        return {"type": Number(kind, optional=is_optional, none=about.none)}
-    if inside and inside[0] in (int, float):
-        return {"type": Number(inside[0], optional=is_optional, several=True)}
+        return {"type": Names(about.choices) if get_origin(plain) is tuple else click.Choice(about.choices)}
+    if about.parse is not None or {int, float} & {plain, *inside}:
+        return {"type": Value(kind, about)}
     if inside:  # a sequence of names or files
         return {"multiple": True, "type": click.Path(path_type=Path) if inside[0] is not str else None}
-    return {"type": click.Path(path_type=Path) if kind is Path else None}
-
-
-def _is_union(kind: Any) -> bool:
-    return get_origin(kind) in (types.UnionType, Union)
+    return {"type": click.Path(path_type=Path) if plain is Path else None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,7 +350,7 @@ DRAFTING = (*fields_of(DrafterOptions, "name", default=None), *fields_of(Drafter
 JSON = option("--json", "as_json", is_flag=True, help="Print JSON.")
 INCREMENT = option(
     "--temperature-increment-on-fallback",
-    type=Number(float, optional=True),
+    type=Value(float | None),
     default=0.2,
     metavar="X",
     is_usual=False,

@@ -21,7 +21,7 @@ from .options import (
     INCREMENT,
     GroupedCommand,
     ModelOptions,
-    Number,
+    Value,
     drafter_options,
     fields_of,
     made,
@@ -37,7 +37,7 @@ _MODE = (
     switch("--vad", "--vad-filter", "vad_filter", shown="--vad, --vad-filter", help="Skip what is not speech."),
     option(
         "--batch-size",
-        type=Number(int, optional=True),
+        type=Value(int | None),
         metavar="N",
         help="Batched mode: cut speech into independent pieces and decode up to N together. Much faster on long "
         "audio; without earlier text as context, without fallback.",

@@ -139,12 +139,12 @@ WRONG = {
 WRONG_OPTIONS = {
     "-f srt,doc": "Invalid value for '-f' / '--output-format': 'doc' is not one of txt, srt, vtt, tsv, json, lrc, all"
     + SEE,
-    "-t two": f"Invalid value for '-t' / '--threads': 'two' is not an integer{SEE}",
+    "-t two": "--threads: got 'two', expected a whole number",
     "-f srt,txt": "several formats (srt, txt) need a folder: add -o DIR, or give one format",
     "--drafter none --token-map x.tmap": "--token-map: the drafter none reads no token maps; use tokenmap, ctc, draft "
     "or auto",
     "--best-of 0": "--best-of: got 0, expected 1 to 64",
-    "--best-of many": f"Invalid value for '--best-of': 'many' is not an integer or None{SEE}",
+    "--best-of many": "--best-of: got 'many', expected a whole number",
     "--max-line-width 9": "--max-line-width needs word times: add --word-timestamps",
     "--device cuda": "--device cuda: specedge runs on the CPU; leave the option out",
     "-o a.wav": "-o a.wav: this is a file, expected a folder",
