@@ -68,7 +68,7 @@ def speech_target() -> Tokenizer:
 
 
 def speech_target_layout() -> SpeechTokens:
-    return SpeechTokens(n_vocab=402, eot=400, before=(401,), behind=())
+    return SpeechTokens(n_vocab=402, eot=400, before=(401,), behind=(), languages={}, context_at=0, unknown=(401,))
 
 
 def test_a_text_of_a_speech_llm_begins_without_a_space_and_is_drafted_so() -> None:

@@ -48,7 +48,15 @@ def test_a_word_that_the_target_would_spell_with_nothing_is_none() -> None:
 
 WHISPER = toy_special(300)
 ENGLISH = toy_special(300, languages=())
-SPEECH = SpeechTokens(n_vocab=420, eot=400, before=(401,), behind=(402,), languages={"en": (405,), "ru": (406,)})
+SPEECH = SpeechTokens(
+    n_vocab=420,
+    eot=400,
+    before=(401,),
+    behind=(402,),
+    languages={"en": (405,), "ru": (406,)},
+    context_at=0,
+    unknown=(407,),
+)
 
 
 def speech() -> Tokenizer:
@@ -87,7 +95,10 @@ def test_a_draft_is_asked_for_the_same_task() -> None:
 def test_only_those_that_cut_text_alike_are_mapped_id_by_id() -> None:
     ranks = [*table("multilingual")[:400], b""]
     others = [*table("multilingual")[:399], table("multilingual")[400], b""]
-    whisper, speech_llm = toy_special(401), SpeechTokens(n_vocab=410, eot=401, before=(402,), behind=())
+    whisper = toy_special(401)
+    speech_llm = SpeechTokens(
+        n_vocab=410, eot=401, before=(402,), behind=(), languages={}, context_at=0, unknown=(403,)
+    )
     between = Remapped.between(Tokenizer(ranks, whisper), Tokenizer(ranks, toy_special(401, languages=())))
     assert between is not None
     reader = between.reader()

@@ -116,7 +116,15 @@ def test_a_hypothesis_is_taken_up_again_behind_a_correction(heard: str, decided:
 
 
 def test_a_speech_llms_text_begins_without_a_space_and_maps_have_one(pumps: TokenMap) -> None:
-    special = SpeechTokens(n_vocab=SPECIAL.eot + 1, eot=SPECIAL.eot, before=(), behind=())
+    special = SpeechTokens(
+        n_vocab=SPECIAL.eot + 1,
+        eot=SPECIAL.eot,
+        before=(),
+        behind=(),
+        languages={},
+        context_at=0,
+        unknown=(SPECIAL.eot,),
+    )
     bare = Tokenizer(TOKENIZER.ranks[: SPECIAL.eot], special)
     doubts = {5: {"u": 0.1}}
     for heard, maps in (("the pump is on.", []), ("the pamp is on.", [pumps])):
