@@ -45,8 +45,8 @@ class Progress:
     """One line such as `export x  50%  5/10 weights  0:03 left`, redrawn at most ten times a second on a terminal.
 
     total: in `unit`s, None when it is not known; unit: "s" are seconds of audio, such as
-    `talk.wav  50%  4:48/9:36  3.2x  1:30 left`; is_shown: whether there is a line at all; every_s: where
-    there is no terminal, a line of its own so often, and at the end; None for none.
+    `talk.wav  50%  4:48/9:36  3.2x  1:30 left`; is_shown: whether there is a line at all; after: text at its end;
+    every_s: where there is no terminal, a line of its own so often, and at the end; None for none.
     """
 
     _stands: ClassVar[bool] = False  # whether a line is to be wiped before another one is written
@@ -58,9 +58,10 @@ class Progress:
         label: str = "",
         *,
         is_shown: bool = True,
+        after: str = "",
         every_s: float | None = None,
     ) -> None:
-        self.total, self._unit = total, unit
+        self.total, self._unit, self._after = total, unit, after
         self._label = "".join(c if c.isprintable() else "?" for c in label)[:_LABEL]
         self._is_redrawn = is_terminal(sys.stderr)
         self._every_s = (_INTERVAL_S if self._is_redrawn else every_s) if is_shown else None
@@ -114,7 +115,7 @@ class Progress:
             parts.append(f"{self._done / elapsed_s:.1f}x")
         if share > 0 and elapsed_s >= 1:
             parts.append(f"{clock(elapsed_s / share - elapsed_s)} left")
-        return "  ".join(filter(None, parts))
+        return "  ".join(filter(None, [*parts, self._after]))
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -62,6 +62,8 @@ def transcribe_files(request: Request, *, report: Callable[[Exception], None]) -
     with contextlib.ExitStack() as stack:
         for number, (source, paths) in enumerate(work, 1):
             mark = f"{number}/{len(work)} " if len(work) > 1 else ""
+            rest_s = (time.monotonic() - started) / max(1, number - 1) * (len(work) - number + 1)
+            left = f"all {clock(rest_s)} left" if number > 1 else ""
             try:
                 with open_audio(source, raw=request.raw) as stream:
                     if model is None:
@@ -71,7 +73,7 @@ def transcribe_files(request: Request, *, report: Callable[[Exception], None]) -
                         stack.enter_context(model.engine.interruptible())
                         if output.verbose:
                             remark(f"model {request.model.model or path.name}: {path}")
-                    done_s.append(_Run(request, model, stream, paths, remark, mark, is_alone).run())
+                    done_s.append(_Run(request, model, stream, paths, remark, mark, left, is_alone).run())
             except Exception as error:
                 if is_alone or not _concerns_one_input(error):
                     raise
@@ -86,7 +88,8 @@ def transcribe_files(request: Request, *, report: Callable[[Exception], None]) -
 class _Run:
     """The transcription of one input: what is written goes to `paths`, without any to standard output.
 
-    mark: such as `3/20 ` for the third of twenty.
+    mark: such as `3/20 ` for the third of twenty; left: what it and those behind it will take, if they are like those
+    before.
     """
 
     _request: Request
@@ -95,6 +98,7 @@ class _Run:
     _paths: Mapping[str, Path]
     _remark: Callable[[str], None]
     _mark: str
+    _left: str
     _is_alone: bool
 
     def __post_init__(self) -> None:
@@ -110,7 +114,7 @@ class _Run:
         # Two things drawn on one terminal would tear each other up.
         is_hidden = (self._streamed is not None and is_terminal(sys.stdout)) or request.output.quiet
         name = self._mark + ("stdin" if stream.name == STDIN else Path(stream.name).name)
-        self._progress = Progress(stream.duration_s, "s", name, is_shown=not is_hidden)
+        self._progress = Progress(stream.duration_s, "s", name, is_shown=not is_hidden, after=self._left)
 
     def run(self) -> float:
         """Transcribe, print or write, and say what is to be said; returns the seconds of audio.

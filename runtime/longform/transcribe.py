@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine, Features
 
 _log = logging.getLogger(__name__)
+_SURE_OF_LANGUAGE, _HEARD_FRAMES = 0.8, 1000  # before a change of language is said; shorter audio tells it wrongly
 _MAX_PERIOD, _LEAST_TURNS, _LEAST_LOOP = 16, 4, 24  # of a loop, in tokens: its turn, how many, and all of them
 
 
@@ -346,6 +347,8 @@ class Transcription(Iterator[Segment]):
         self._given_until_s = 0.0  # where the last segment ended
         self.language = language_given(self._special, options)
         self._detects = self._special.is_multilingual
+        is_cheap = not isinstance(self._special, SpeechTokens)  # which would be asked in words
+        self._notices_change = is_cheap and self._detects and not (self.language or options.multilingual or once)
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
         self.encoder_provider = CPU  # of the whole windows
@@ -454,6 +457,8 @@ class Transcription(Iterator[Segment]):
         if features is None:
             features = self._encode(context.sound(mel, n_content_frames, mels.floor))
         window.features, self._given = features, None
+        if self._notices_change and window.seek > self._span_start and n_content_frames >= _HEARD_FRAMES:
+            self._notice_change(features, window.seek)
         window.ends_in_silence = getattr(features, "ends_in_silence", False)
         if window.ends_in_silence:  # then features count as two frames each
             window.n_heard = FRAMES_PER_POSITION * len(features.hidden)
@@ -685,6 +690,17 @@ class Transcription(Iterator[Segment]):
         language = _known(next(iter(self._languages_of(features))))
         self.language = self.language or language
         return language
+
+    def _notice_change(self, features: Features, seek: int) -> None:
+        """Say once that a window is in another language than the text is decoded in; a pass over one row."""
+        found, probability = next(iter(self._languages_of(features).items()))
+        if self.language is not None and found != self.language and probability > _SURE_OF_LANGUAGE:
+            self._notices_change = False
+            _log.warning(
+                "%.1f s: sounds like %s, and is decoded as %s like the beginning; with --multilingual each window has "
+                "its own language",
+                *(frames_to_s(seek), found, self.language),
+            )
 
     def _languages_of(self, features: Features) -> dict[str, float]:
         special = self._special

@@ -248,6 +248,16 @@ def test_each_window_may_have_its_language() -> None:
     assert spoken == ["de", "fr"]
 
 
+@pytest.mark.parametrize(("languages", "n_said"), [("dfff", 1), ("dddd", 0)])
+def test_a_change_of_language_is_said_once(languages: str, n_said: int, caplog: pytest.LogCaptureFixture) -> None:
+    scripts = [Script(tokens=[at(0), *PUMP, at(1)], language={"d": "de", "f": "fr"}[one]) for one in languages]
+    _, result, engine = run(scripts, 110.0, options_language=None)
+    said = [line for line in caplog.messages if "--multilingual" in line]
+    assert result.language == "de" and len(said) == n_said and all("30.0 s: sounds like fr" in line for line in said)
+    spoken = {SPECIAL.language_of(prompt[prompt.index(SPECIAL.sot) + 1]) for prompt in engine.prompts}
+    assert spoken == {"de"}, "and nothing else changes"
+
+
 class _Slow:
     """An hour and more of audio that is made as it is read."""
 
