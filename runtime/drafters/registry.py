@@ -197,9 +197,10 @@ def _heads_here(target: TargetModel, able: Sequence[str]) -> tuple[str, ...]:
 
     That is the most accurate kind where the decoder is large or drafting costs nothing, else the cheapest.
     """
-    is_large = graph_bytes(target.bundle.manifest, "decoder") >= _LARGE_BYTES
-    order = _HEADS_SUREST_FIRST if is_large or not target.weighs else _HEADS_CHEAPEST_FIRST
-    return tuple([kind for kind in order if kind in able][:1])
+    heads = [kind for kind in _HEADS_CHEAPEST_FIRST if kind in able]
+    if len(heads) > 1 and (not target.weighs or graph_bytes(target.bundle.manifest, "decoder") >= _LARGE_BYTES):
+        heads.sort(key=_HEADS_SUREST_FIRST.index)
+    return tuple(heads[:1])
 
 
 def _auto(target: TargetModel, options: DrafterOptions) -> Drafter:
