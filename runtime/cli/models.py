@@ -87,7 +87,7 @@ def show(name: str, shows_path: bool, no_verify: bool, as_json: bool) -> None:
 @REVISION
 @click.option("--with-draft", is_flag=True, help="Also get the best known draft for it, and put that into the model.")
 def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> None:
-    """Get the checkpoint NAME and export it into the store, or copy a bundle there.
+    """Get the checkpoint NAME, or a bundle, into the store.
 
     NAME is a short name (`specedge models list --known --json` shows the pinned commits), a hub id, which has none, or
     a checkpoint on this machine, as for `specedge export`. It comes from the Hugging Face hub (HF_ENDPOINT, https, and
