@@ -314,12 +314,6 @@ def _unpacked(key: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(key) // 4}I", key[:-1]) if len(key) % 4 == 1 else ()
 
 
-def entries(path: str | os.PathLike[str]) -> dict[bytes, int]:
-    """How many entries a cache has, by vocabulary. Raises ResourceError where the file is no cache."""
-    is_ours = "typeof(vocabulary) = 'blob' AND typeof(used) = 'integer'"  # another program may have put rows there
-    return dict(_query(path, f"SELECT vocabulary, count(*) FROM gram WHERE {is_ours} GROUP BY 1"))
-
-
 def export(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, tuple[int, ...], int, int]]:
     """Everything in the cache: vocabulary, key, id, count. Raises ResourceError where the file is no cache."""
     query = "SELECT vocabulary, key, id, count FROM gram ORDER BY 1, 2, 3"

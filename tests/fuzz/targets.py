@@ -257,7 +257,6 @@ class Learned(Target):
         if log:
             (self.folder / "learned.sqlite-wal").write_bytes(log)
         try:
-            ngram_cache.entries(self._path)
             for vocabulary, key, id_, count in ngram_cache.export(self._path):
                 require(isinstance(vocabulary, bytes) and isinstance(count, int), (vocabulary, count))
                 require(0 <= max(*key, id_) <= 0xFFFF, (key, id_))

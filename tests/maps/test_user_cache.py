@@ -9,15 +9,21 @@ import random
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from specedge.errors import ResourceError
-from specedge.maps.ngram_cache import MAX_ID, STRICT, UserCache, draft_by_counts, entries, erase, export
+from specedge.maps.ngram_cache import MAX_ID, STRICT, UserCache, draft_by_counts, erase, export
 
 VOCABULARY, OTHER = bytes(32), bytes(range(32))
 TEXT = [1, 2, 3, 4, 5]
+
+
+def entries(path: Path) -> dict[bytes, int]:
+    """How many entries a cache has, by vocabulary."""
+    return dict(Counter(vocabulary for vocabulary, *_ in export(path)))
 
 
 def _filled(path: Path, times: int = 3) -> Path:
@@ -143,7 +149,7 @@ def test_a_file_whose_schema_is_no_text_is_set_aside(tmp_path: Path, caplog: pyt
     damaged = path.read_bytes().replace(b"id INTEGER NOT NULL,", b"id INTEGER NOT NUL\xff\xff", 1)
     path.write_bytes(damaged)
     with pytest.raises(ResourceError, match="no usable cache"):
-        entries(path)
+        list(export(path))
     with UserCache(path, VOCABULARY) as cache:
         assert not cache.usable
     with UserCache(path, VOCABULARY) as cache:
