@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -254,8 +254,8 @@ class Session:
         self._canceller = canceller
         self._keep_buffers = keep_buffers
         self._run_options = self._new_run_options(keep_buffers)
-        self.inputs = {arg.name: _tensor(arg) for arg in self._session.get_inputs()}
-        self.outputs = {arg.name: _tensor(arg) for arg in self._session.get_outputs()}
+        self.inputs = _tensors(self._session.get_inputs())
+        self.outputs = _tensors(self._session.get_outputs())
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
 
     def binding(self) -> ort.IOBinding:
@@ -374,10 +374,13 @@ def runtime_release() -> tuple[int, ...]:
     return tuple(int(part) for part in RUNTIME_VERSION.split(".")[:2] if part.isdigit())
 
 
-def _tensor(arg: ort.NodeArg) -> TensorSpec:
-    name = str(arg.type).removeprefix("tensor(").removesuffix(")")
-    axes = ["" if axis is None else axis for axis in arg.shape]  # a free one may have no name
-    return TensorSpec(name=arg.name, dtype=_DTYPES.get(name, name), shape=tuple(axes))
+def _tensors(args: Iterable[ort.NodeArg]) -> dict[str, TensorSpec]:
+    found = {}
+    for arg in args:
+        name = str(arg.type).removeprefix("tensor(").removesuffix(")")
+        axes = ["" if axis is None else axis for axis in arg.shape]  # a free one may have no name
+        found[arg.name] = TensorSpec(name=arg.name, dtype=_DTYPES.get(name, name), shape=tuple(axes))
+    return found
 
 
 def _runtime_failure(error: Exception) -> SpecedgeError:
