@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "none"}
 _GUESSED = frozenset({"aac", "ac3", "eac3", "amr", "amrnb", "amrwb", "dts", "dtshd", "gsm", "mpeg", "mpegts", "truehd"})
 _COUNT_TAGS = (b"Xing", b"Info", b"VBRI")
 _COUNT_WITHIN_BYTES = 4096
+_LISTS = re.compile(rb"LIST(.{4})INFO", re.DOTALL)
+_READ_BYTES = 1 << 20
 _OGG_PAGE_BYTES_MAX = 27 + 255 + 255 * 255
 _FAILURES_MAX = 10_000  # of packets in a row: there is no sound any more
 # Sound that ends before its file's duration by more than these has lost its end.
@@ -52,9 +55,11 @@ class MediaReader:
         import av
 
         self._name = name
-        head = file.read(4)
-        self._is_counted = _is_counted(file)
-        self._reason = "it ends inside a page" if head == b"OggS" and _ends_inside_a_page(file) else ""
+        head = _head_behind_tags(file)
+        self._is_counted = any(tag in head for tag in _COUNT_TAGS)
+        if head[:4] in (b"RIFF", b"RIFX", b"RF64", b"BW64"):
+            _check_lists(file, name, "big" if head[:4] == b"RIFX" else "little")
+        self._reason = "it ends inside a page" if head[:4] == b"OggS" and _ends_inside_a_page(file) else ""
         file.seek(0)
         # Labels may be in any encoding, which PyAV 19 bears without being told.
         labels: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
@@ -137,16 +142,25 @@ class MediaReader:
             lost(_log, message, self._name, self._reason)
 
 
-def _is_counted(file: BinaryIO) -> bool:
-    """Whether the first frame of MP3 behind its tags says how long it is."""
-    file.seek(0)
+def _head_behind_tags(file: BinaryIO) -> bytes:
+    """The first bytes behind an ID3 tag; those of MP3 may say how long it is."""
     tag = file.read(10)
     at = 0
     if tag[:3] == b"ID3" and len(tag) == 10:
         at = 10 + sum((byte & 0x7F) << shift for byte, shift in zip(tag[6:], (21, 14, 7, 0), strict=True))
     file.seek(at)
-    head = file.read(_COUNT_WITHIN_BYTES)
-    return any(tag in head for tag in _COUNT_TAGS)
+    return file.read(_COUNT_WITHIN_BYTES)
+
+
+def _check_lists(file: BinaryIO, name: str, order: Literal["big", "little"]) -> None:
+    """AudioError for a list of labels longer than the file: FFmpeg makes room for what it promises, wherever it is."""
+    n_bytes = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    data = b""
+    while block := file.read(_READ_BYTES):
+        data = data[-11:] + block
+        if any(int.from_bytes(size, order) > n_bytes for size in _LISTS.findall(data)):
+            raise AudioError(f"{name}: a list of labels in it is longer than the file; it is damaged or cut short")
 
 
 def _ends_inside_a_page(file: BinaryIO) -> bool:

@@ -26,8 +26,6 @@ N_CHANNELS_MAX = 8
 RATE_HZ_MIN = 1_000
 RATE_HZ_MAX = 384_000
 _IO_BYTES = 1 << 20
-# A chunk before the samples that is longer is none anybody wrote, and FFmpeg would find room for it.
-_CHUNK_BYTES_MAX = 64 << 20
 # A writer that cannot seek back leaves 0 or a placeholder near one of these (ffmpeg 0xFFFFFFFF, sox 0x7FFFFFFF less its
 # header).
 _PLACEHOLDER_BYTES = 0x7FFF0000
@@ -114,7 +112,7 @@ def find_samples(head: bytes, name: str) -> tuple[int, int | None, RawFormat] | 
     """Where in a WAVE file the samples begin, how many bytes of them it says there are, and how they lie.
 
     None, for FFmpeg to find out, where `head`, the file's first bytes, is not the whole header of plain PCM.
-    Raises AudioError for a chunk too long, and for channels and a rate that `check_layout` refuses.
+    Raises AudioError for channels and a rate that `check_layout` refuses.
     """
     order = {b"RIFF": "<", b"RF64": "<", b"RIFX": ">"}.get(head[:4])
     if order is None or head[8:12] != b"WAVE":
@@ -126,8 +124,6 @@ def find_samples(head: bytes, name: str) -> tuple[int, int | None, RawFormat] | 
         if tag == b"data":
             said_bytes = size if 0 < size < _PLACEHOLDER_BYTES else long_bytes
             return None if raw is None else (at, said_bytes, raw)
-        if size > _CHUNK_BYTES_MAX:
-            raise AudioError(f"{name}: the WAV header ends before any samples; the file is damaged or cut short")
         if tag == b"fmt " and size >= 16:
             raw = _plain_format(head[at : at + size], order, name)
         elif tag == b"ds64" and at + 16 <= len(head):

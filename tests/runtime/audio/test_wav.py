@@ -178,6 +178,8 @@ def test_samples_behind_the_samples_are_said_to_be_left_out(
     assert caplog.messages == [said] * is_said
 
 
+# FFmpeg would make room for all that a label promises, as long as its list promises more.
+LIE = chunk(b"LIST", b"INFO" + chunk(b"INAM", bytes(8), 0x7FFFFF00), 0x7FFFFFF0)
 BAD = [
     ("4 bytes", b"RIFF", "no audio"),
     ("not WAVE", b"RIFF\0\0\0\0AVI " + b"\0" * 20, "no audio"),
@@ -194,8 +196,13 @@ BAD = [
     ("0 bits", riff(fmt(bits=0, align=2), chunk(b"data", SAMPLES)), "no audio samples"),
     ("40 bits", riff(fmt(bits=40), chunk(b"data", SAMPLES)), "no audio samples"),
     ("float of 16 bits", riff(fmt(tag=3), chunk(b"data", SAMPLES)), "no audio samples"),
-    ("a chunk longer than the file", riff(chunk(b"LIST", b"", 0x7FFFFFF0), fmt()), "ends before any samples"),
-    ("a chunk that points at itself", riff(chunk(b"LIST", b"", 0xFFFFFFF8), fmt()), "ends before any samples"),
+    ("a chunk that points at itself", riff(chunk(b"LIST", b"", 0xFFFFFFF8), fmt()), "no audio"),
+    ("a list that lies", riff(LIE), "longer than the file"),
+    ("a list that lies beyond the head", riff(chunk(b"JUNK", bytes(5000)), fmt(), LIE), "longer than the file"),
+    ("a list that lies behind samples", riff(fmt(7, bits=8), chunk(b"data", SAMPLES), LIE), "longer than the file"),
+    ("a list that lies in AVI", riff(LIE).replace(b"WAVE", b"AVI "), "longer than the file"),
+    ("a list that lies in RIFX", riff(chunk(b"LIST", b"INFO", 1 << 30, ">"), magic=b"RIFX"), "longer than the file"),
+    ("a list that lies behind ID3", b"ID3\4" + bytes(5) + b"\1\0" + riff(fmt(), LIE), "longer than the file"),
 ]
 
 
