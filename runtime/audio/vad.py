@@ -49,67 +49,12 @@ class Piece:
     is_new: bool
 
 
-class _Padding:
-    """Pads spans. A span's end waits for the next one, since both may share the gap."""
-
-    def __init__(self, pad_samples: float) -> None:
-        self._pad = pad_samples
-        self._end: int | None = None  # of the last speech, while its padded end is open
-        self._at = 0
-        self._has_begun = False
-        self._pieces: list[Piece] = []
-
-    @property
-    def held_from(self) -> int | None:
-        """The first sample of the last span that is still undecided; None when nothing is."""
-        return None if self._end is None and not self._has_begun else self._at
-
-    def take(self) -> list[Piece]:
-        pieces, self._pieces = self._pieces, []
-        return pieces
-
-    def begin(self, start: int) -> None:
-        """Speech begins at `start` and will not be dropped."""
-        padded = max(0, start - self._pad)
-        if self._end is not None:
-            gap = start - self._end
-            if gap < 2 * self._pad:
-                self.grow(self._end + gap // 2)
-                padded = max(0, start - gap // 2)
-            else:
-                self.grow(int(self._end + self._pad))
-        self._end, self._has_begun, self._at = None, True, int(padded)
-        self._pieces.append(Piece(start=self._at, end=self._at, is_new=True))
-
-    def finish_span(self, end: int) -> None:
-        """The speech that has begun ends at `end`, before padding."""
-        self.grow(end)
-        self._end, self._has_begun = end, False
-
-    def quiet_until(self, sample: int, n_samples: int | None = None) -> None:
-        """No speech begins before `sample`; `n_samples`: the audio's length, once no speech follows at all."""
-        if self._end is None:
-            return
-        if n_samples is not None:
-            self.grow(int(min(n_samples, self._end + self._pad)))
-            self._end = None
-        elif sample - self._end >= 2 * self._pad:
-            self.grow(int(self._end + self._pad))
-            self._end = None
-
-    def grow(self, end: int) -> None:
-        """The speech that has begun lasts at least until sample `end`."""
-        if end > self._at:
-            self._pieces.append(Piece(start=self._at, end=end, is_new=False))
-            self._at = end
-
-
 class SpanFinder:
     """Spans of speech from probabilities given one after another."""
 
     def __init__(self, options: VadOptions) -> None:
         self._options = options
-        self._padding = _Padding(options.pad_samples)
+        self._pad = options.pad_samples
         self._min_silence = _SAMPLE_RATE * options.min_silence_duration_ms / 1000
         self._min_speech = _SAMPLE_RATE * options.min_speech_duration_ms / 1000
         self._hold = max(_HOLD_SAMPLES, self._min_silence)
@@ -119,35 +64,37 @@ class SpanFinder:
         # As in Silero's example: where silence set in; the last pause fit for a split, and where speech went on after
         # it; 0 for none.
         self._silence_from = self._pause_from = self._speech_after = 0
+        self._end: int | None = None  # of the last span, before padding, while the next one may share the gap
+        self._at = 0  # where the last piece ends
+        self._pieces: list[Piece] = []
 
     @property
     def held_from(self) -> int:
         """The first sample that a later piece may still contain; what lies before may be let go."""
-        held = self._padding.held_from
-        if held is not None:
-            return held
+        if self._is_kept or self._end is not None:
+            return self._at
         upcoming = self._n_frames * FRAME_SAMPLES if self._start is None else self._start
-        return max(0, int(upcoming - self._options.pad_samples))
+        return max(0, int(upcoming - self._pad))
 
     def push(self, probability: float) -> list[Piece]:
         """Take the next frame's probability; return what is now decided."""
+        self._pieces = []
         now = self._n_frames * FRAME_SAMPLES
         self._n_frames += 1
         self._step(now, float(probability))
-        if self._start is None:
-            self._padding.quiet_until(now)  # not further: the audio may end within this frame
-        else:
-            self._padding.quiet_until(self._start)
-            self._settle(now)
-        return self._padding.take()
+        self._pad_end(now if self._start is None else self._start)  # not further: the audio may end within this frame
+        if self._start is not None:
+            self._settle(now, self._start)
+        return self._pieces
 
     def finish(self, n_samples: int) -> list[Piece]:
         """The audio ends after `n_samples`; the last pieces."""
+        self._pieces = []
         if self._start is not None and n_samples - self._start > self._min_speech:
-            self._close(n_samples)
-        self._start = None
-        self._padding.quiet_until(n_samples, n_samples)
-        return self._padding.take()
+            self._close(self._start, n_samples)
+        if self._end is not None:
+            self._grow(int(min(n_samples, self._end + self._pad)))
+        return self._pieces
 
     def _step(self, now: int, probability: float) -> None:
         is_speech = probability >= self._options.threshold
@@ -155,58 +102,70 @@ class SpanFinder:
             self._silence_from = 0
             if self._speech_after < self._pause_from:
                 self._speech_after = now
-        if is_speech and self._start is None:
-            self._start, self._is_kept = now, False
+        if self._start is None:
+            self._start = now if is_speech else None
             return
-        if self._start is not None and now - self._start > self._options.max_speech_samples:
-            if not self._split(now):
-                return
-        if self._start is not None and probability < self._options.silence_threshold:
-            self._silence(now, self._start)
-
-    def _split(self, now: int) -> bool:
-        """Cut speech that has grown too long; False if it was cut right here, for want of a pause."""
-        pause_from, speech_after = self._pause_from, self._speech_after
-        self._close(pause_from or now)
-        if pause_from and speech_after >= pause_from:
-            self._start, self._is_kept = speech_after, False
-        return bool(pause_from)
-
-    def _silence(self, now: int, start: int) -> None:
+        if now - self._start > self._options.max_speech_samples:
+            pause_from, speech_after = self._pause_from, self._speech_after
+            self._close(self._start, pause_from or now)
+            if pause_from and speech_after >= pause_from:
+                self._start = speech_after
+        if self._start is None or probability >= self._options.silence_threshold:
+            return
         self._silence_from = self._silence_from or now
         if now - self._silence_from > _SPLIT_PAUSE_SAMPLES:
             self._pause_from = self._silence_from
         if now - self._silence_from >= self._min_silence:
-            if self._silence_from - start > self._min_speech:
-                self._close(self._silence_from)
-            else:
-                self._forget()
+            if self._silence_from - self._start > self._min_speech:
+                self._close(self._start, self._silence_from)
+            self._forget()
 
-    def _close(self, end: int) -> None:
-        if self._start is not None and not self._is_kept:
-            self._padding.begin(self._start)
-        self._padding.finish_span(end)
+    def _close(self, start: int, end: int) -> None:
+        """The speech from `start` on ends at `end`, before padding."""
+        if not self._is_kept:
+            self._begin(start)
+        self._grow(end)
+        self._end = end
         self._forget()
 
     def _forget(self) -> None:
         self._start, self._is_kept = None, False
         self._silence_from = self._pause_from = self._speech_after = 0
 
-    def _settle(self, now: int) -> None:
+    def _settle(self, now: int, start: int) -> None:
         """Let out what no later frame can change of the speech that is going on."""
-        if self._start is None:
-            return
         if now - self._silence_from > self._hold:
             self._silence_from = 0
         if now - self._pause_from > self._hold:
             self._pause_from = self._speech_after = 0
         until = self._silence_from or now
-        if not self._is_kept and until - self._start > self._min_speech:
-            self._is_kept = True
-            self._padding.begin(self._start)
+        if not self._is_kept and until - start > self._min_speech:
+            self._begin(start)
         if self._is_kept:
             may_split = self._pause_from and math.isfinite(self._options.max_speech_samples)
-            self._padding.grow(self._pause_from if may_split else until)
+            self._grow(self._pause_from if may_split else until)
+
+    def _begin(self, start: int) -> None:
+        """Speech begins at `start` and will not be dropped."""
+        self._pad_end(start)
+        pad = self._pad
+        if self._end is not None:
+            pad = (start - self._end) // 2
+            self._grow(self._end + int(pad))
+        self._end, self._is_kept, self._at = None, True, max(0, int(start - pad))
+        self._pieces.append(Piece(start=self._at, end=self._at, is_new=True))
+
+    def _pad_end(self, next_start: int) -> None:
+        """Pad the last span's end, if no speech that begins at `next_start` or later shares the gap."""
+        if self._end is not None and next_start - self._end >= 2 * self._pad:
+            self._grow(int(self._end + self._pad))
+            self._end = None
+
+    def _grow(self, end: int) -> None:
+        """The last span lasts at least until sample `end`."""
+        if end > self._at:
+            self._pieces.append(Piece(start=self._at, end=end, is_new=False))
+            self._at = end
 
 
 _Float = TypeVar("_Float", np.float32, np.float64)
@@ -248,15 +207,21 @@ class EnergyDetector:
         self._before = np.zeros(0, np.float32)  # the last frame of `push`
         self._raw = np.zeros((0, _N_BANDS), np.float32)  # the last two frames of `push`, not averaged yet
         self._powers = np.zeros((0, _N_BANDS), np.float32)
-        self._first = 0  # frame number of `_powers[0]`
-        self._done = 0  # frames whose probability was given
+        self._at = 0  # the first of `_powers` whose probability was not given
+        self._n_given = 0
         self._floor = np.full(_N_BANDS, np.inf, np.float32)
 
     def push(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
         """Take whole frames, float32 [n, 512]; return the probabilities, float32 [m], of frames that are decided."""
         if len(frames):
-            self._average(self._band_powers(frames))
-        return self._decide(self._first + len(self._powers) - self._future)
+            samples = np.concatenate([self._before[_HALF:], frames.reshape(-1)])
+            powers = _window_powers(samples)
+            if not len(self._before):  # nothing comes before the first frame
+                powers = np.concatenate([powers[:1], powers])
+            self._before = samples[-FRAME_SAMPLES:].copy()
+            # Of each frame two windows: the frame itself, and half of it with half of the one before.
+            self._average((powers[0::2] + powers[1::2]) / np.float32(2))
+        return self._decide(self._future)
 
     def finish(self, rest: NDArray[np.float32]) -> NDArray[np.float32]:
         """The audio ends with these samples, fewer than a frame; the probabilities still owed."""
@@ -266,16 +231,7 @@ class EnergyDetector:
             self._average(_window_powers(np.pad(last, (0, FRAME_SAMPLES - len(last)))))
         if len(self._raw):
             self._average(self._raw[-1:])
-        return self._decide(self._first + len(self._powers))
-
-    def _band_powers(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Of each frame, the mean of two windows: the frame itself, and half of it with half of the one before."""
-        samples = np.concatenate([self._before[_HALF:], frames.reshape(-1)])
-        powers = _window_powers(samples)
-        if not len(self._before):  # nothing comes before the first frame
-            powers = np.concatenate([powers[:1], powers])
-        self._before = samples[-FRAME_SAMPLES:].copy()
-        return (powers[0::2] + powers[1::2]) / np.float32(2)
+        return self._decide(0)
 
     def _average(self, raw: NDArray[np.float32]) -> None:
         """Three frames each; the average of a frame comes with the next one."""
@@ -286,33 +242,25 @@ class EnergyDetector:
             self._powers = np.concatenate([self._powers, (raw[:-2] + raw[1:-1] + raw[2:]) / np.float32(3)])
         self._raw = raw[-2:]
 
-    def _decide(self, until: int) -> NDArray[np.float32]:
+    def _decide(self, n_open: int) -> NDArray[np.float32]:
+        """The probabilities of all frames but the last `n_open`."""
         out = [np.zeros(0, np.float32)]
-        while self._done < until:
-            if self._done % _STRIDE_FRAMES == 0:
-                self._follow()
-            n = min(_STRIDE_FRAMES - self._done % _STRIDE_FRAMES, until - self._done)
-            at = self._done - self._first
-            out.append(self._probabilities(self._powers[at : at + n]))
-            self._done += n
-        return np.concatenate(out)
-
-    def _follow(self) -> None:
-        """Set the floor for the frames from `_done` on, and let go of frames that are too old."""
-        too_old = self._done - _PAST_FRAMES - self._first
-        if too_old > 0:
-            self._powers = self._powers[too_old:]
-            self._first += too_old
-        seen = self._powers[: self._done - self._first + self._future]
-        loud = seen[seen.mean(1) > _SILENCE_POWER]
-        if len(loud):
-            self._floor = noise_floor(loud)
-
-    def _probabilities(self, powers: NDArray[np.float32]) -> NDArray[np.float32]:
         silence = np.float32(_SILENCE_POWER)
-        probabilities = speech_probability(powers + silence, self._floor + silence)
-        probabilities[powers.mean(1) <= _SILENCE_POWER] = 0
-        return probabilities
+        while (n_left := len(self._powers) - n_open - self._at) > 0:
+            n_since = self._n_given % _STRIDE_FRAMES
+            if n_since == 0:
+                n_old = max(self._at - _PAST_FRAMES, 0)
+                self._powers, self._at = self._powers[n_old:], self._at - n_old
+                seen = self._powers[: self._at + self._future]
+                loud = seen[seen.mean(1) > _SILENCE_POWER]
+                if len(loud):
+                    self._floor = noise_floor(loud)
+            powers = self._powers[self._at : self._at + min(_STRIDE_FRAMES - n_since, n_left)]
+            out.append(speech_probability(powers + silence, self._floor + silence))
+            out[-1][powers.mean(1) <= _SILENCE_POWER] = 0
+            self._at += len(powers)
+            self._n_given += len(powers)
+        return np.concatenate(out)
 
 
 def noise_floor(powers: NDArray[_Float]) -> NDArray[_Float]:
