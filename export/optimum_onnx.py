@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -32,14 +31,6 @@ _QUANTISED_FILE = re.compile(r"_(quantized|int8|uint8|q4|q4f16|bnb4)\.onnx$")
 _DTYPES = {1: "F32", 10: "F16", 11: "F64", 16: "BF16"}  # onnx.TensorProto.DataType
 
 
-@dataclass(frozen=True)
-class _Ref:
-    """A constant of a graph, and whether the weight is its transpose."""
-
-    tensor: onnx.TensorProto
-    transposed: bool = False
-
-
 def open_optimum(folder: Path) -> Checkpoint:
     """Open a folder of fp32 ONNX files, at its top or in `onnx/`, with config.json and tokenizer files at the top.
 
@@ -56,7 +47,9 @@ def open_optimum(folder: Path) -> Checkpoint:
     spec = Spec.from_config(config, generation=generation, preprocessor=preprocessor, source=source, where=where)
     entries = dict[str, Stored]()
     for side, path in files.items():
-        entries |= {name: _stored(name, ref, path) for name, ref in _Graph(_load(path), side, path).weights().items()}
+        for name, stored in _weights(path, side):
+            if name and stored is not None:
+                entries.setdefault(name, stored)
     lost = [name for name, _ in spec.shapes() if name not in entries]
     if lost:
         file = files["encoder" if ".encoder." in lost[0] else "decoder"]
@@ -71,124 +64,84 @@ def _pick(folder: Path, names: tuple[str, ...]) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    have = sorted(path.name for path in folder.glob("*.onnx")) if folder.is_dir() else []
-    if any(_QUANTISED_FILE.search(name) for name in have):
-        raise CheckpointError(f"{folder}: holds only quantised ONNX files; expected the fp32 {' or '.join(names)}")
-    raise CheckpointError(f"{folder}: holds no {' or '.join(names)}; expected a folder that Optimum exported to ONNX")
+    only_quantised = any(_QUANTISED_FILE.search(path.name) for path in folder.glob("*.onnx"))
+    found = "only quantised ONNX files" if only_quantised else f"no {' or '.join(names)}"
+    raise CheckpointError(f"{folder}: holds {found}; expected the fp32 {' or '.join(names)} that Optimum exported")
 
 
-def _load(path: Path) -> onnx.ModelProto:
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and the branches inside it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def _weights(path: Path, side: str) -> Iterator[tuple[str, Stored | None]]:
+    """What may be parameters of one side ("encoder" or "decoder"), by canonical name; the first of a name counts."""
     try:
-        return onnx.load(str(path), load_external_data=False)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+        model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf's DecodeError is not importable from one place in all its versions
-        raise CheckpointError(f"{path}: is not a valid ONNX file ({type(error).__name__}); export it again") from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise CheckpointError(f"{path}: cannot be read as ONNX ({reason}); export it again") from error
+    constants, made_by = dict[str, onnx.TensorProto](), dict[str, onnx.NodeProto]()
+    nodes = [node for graph in _graphs(model.graph) for node in graph.node]
+    for tensor in (tensor for graph in _graphs(model.graph) for tensor in graph.initializer):
+        constants.setdefault(tensor.name, tensor)
+    for node in nodes:
+        if _QUANTISED.search(node.op_type):
+            raise CheckpointError(f"{path}: is quantised ({node.op_type}); give the fp32 export instead")
+        made_by |= dict.fromkeys(node.output, node)
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value":
+                constants.setdefault(node.output[0], attribute.t)
 
-
-# ------------------------------------------------------------------------------------------------------ graph
-class _Graph:
-    """Finds the parameters of one side ("encoder" or "decoder") by following its graph and the branches inside it."""
-
-    def __init__(self, model: onnx.ModelProto, side: str, path: Path) -> None:
-        self._side, self._path = side, path
-        self._constants: dict[str, onnx.TensorProto] = {}
-        self._nodes: list[onnx.NodeProto] = []
-        self._collect(model.graph)
-        self._made_by = {output: node for node in self._nodes for output in node.output}
-
-    def _collect(self, graph: onnx.GraphProto) -> None:
-        for tensor in graph.initializer:
-            self._constants.setdefault(tensor.name, tensor)
-        for node in graph.node:
-            if _QUANTISED.search(node.op_type):
-                raise CheckpointError(f"{self._path}: is quantised ({node.op_type}); give the fp32 export instead")
-            self._nodes.append(node)
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    self._collect(attribute.g)
-                elif node.op_type == "Constant" and attribute.name == "value":
-                    self._constants.setdefault(node.output[0], attribute.t)
-
-    def weights(self) -> dict[str, _Ref]:
-        found = dict[str, _Ref]()
-        for name, ref in self._places():
-            if name is not None and ref is not None:
-                found.setdefault(name, ref)
-        return found
-
-    def _places(self) -> Iterator[tuple[str | None, _Ref | None]]:
-        for name in [*self._constants, *self._made_by]:
-            yield _parameter(name, self._side), self._resolve(name)
-        for node in self._nodes:
-            module = _module(node.name, self._side)
-            if node.op_type in ("MatMul", "Gemm") and module is not None:
-                yield f"{module}.weight", self._operand(node)
-            elif node.op_type == "Add" and self._side == "encoder":
-                for ref in map(self._resolve, node.input):
-                    if ref is not None and len(ref.tensor.dims) > 1:  # the only matrix that is added
-                        yield "model.encoder.embed_positions.weight", ref
-
-    def _operand(self, node: onnx.NodeProto) -> _Ref | None:
-        """The weight [n_out, n_in] of a MatMul or Gemm; the graph multiplies by its transpose."""
-        ref = self._resolve(node.input[1])
-        if ref is None or len(ref.tensor.dims) != 2:
-            return None
-        turned = node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute)
-        return _Ref(ref.tensor, ref.transposed != (not turned))
-
-    def _resolve(self, value: str) -> _Ref | None:
+    def constant(value: str, turned: bool = False) -> Stored | None:
         """The constant behind a value, through Identity (the exporter's way to share equal ones) and Transpose."""
-        turned = False
         for _ in range(8):
-            if value in self._constants:
-                return _Ref(self._constants[value], turned)
-            node = self._made_by.get(value)
+            if value in constants:
+                return _stored(constants[value], turned, path)
+            node = made_by.get(value)
             if node is None or node.op_type not in ("Identity", "Transpose"):
                 return None
-            if node.op_type == "Transpose":
-                order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [1, 0])
-                if order != [1, 0]:
-                    return None
-                turned = not turned
+            turned ^= node.op_type == "Transpose"
             value = node.input[0]
         return None
 
+    for value in [*constants, *made_by]:
+        yield _canonical(re.sub(r"_merged_\d+$", "", value), side), constant(value)
+    for node in nodes:
+        if node.op_type in ("MatMul", "Gemm"):  # by the transpose of the weight [n_out, n_in]
+            as_stored = any(one.name == "transB" and one.i for one in node.attribute)
+            module = ".".join(node.name.split("/")[1:-1])
+            yield _canonical(f"{module}.weight", side), constant(node.input[1], not as_stored)
+        elif node.op_type == "Add" and side == "encoder":
+            matrices = [one for one in map(constant, node.input) if one is not None and len(one.shape) > 1]
+            yield from (("model.encoder.embed_positions.weight", one) for one in matrices)  # nothing else is added
 
-def _module(node_name: str, side: str) -> str | None:
-    """`/model/decoder/layers.0/fc1/MatMul` -> `model.decoder.layers.0.fc1`; None for a name without a module."""
-    parts = node_name.removesuffix("/").split("/")[1:-1]
-    return _qualified(".".join(parts), side) if parts else None
 
-
-def _parameter(value_name: str, side: str) -> str | None:
-    """An initializer's canonical name, if it kept one."""
-    name = re.sub(r"_merged_\d+$", "", value_name)
+def _canonical(name: str, side: str) -> str:
+    """The canonical name of a parameter by its own or its module's path; "" where it has none."""
     if not re.fullmatch(r"[a-z]\w*(\.\w+)*\.(weight|bias)", name):
-        return None
-    return _qualified(name, side)
+        return ""
+    name = name.removeprefix("model.").removeprefix(f"{side}.")
+    return name if name.startswith("proj_out") else f"model.{side}.{name}"
 
 
-def _qualified(path: str, side: str) -> str:
-    path = path.removeprefix("model.").removeprefix(f"{side}.")
-    return path if path.startswith("proj_out") else f"model.{side}.{path}"
-
-
-# --------------------------------------------------------------------------------------------------- constants
-def _stored(name: str, ref: _Ref, path: Path) -> Stored:
-    shape = tuple(int(n) for n in ref.tensor.dims)
-    shape = shape[::-1] if ref.transposed else shape
-    if name.endswith("embed_positions.weight") and len(shape) == 3 and shape[0] == 1:
+def _stored(tensor: onnx.TensorProto, turned: bool, path: Path) -> Stored:
+    shape = tuple(tensor.dims)[:: -1 if turned else 1]
+    if len(shape) == 3 and shape[0] == 1:  # positions, as they are added
         shape = shape[1:]
-    dtype = _DTYPES.get(ref.tensor.data_type, f"ONNX type {ref.tensor.data_type}")
-    return Stored(shape, dtype, path, read=partial(_read, ref, shape, path))
+    dtype = _DTYPES.get(tensor.data_type, f"ONNX type {tensor.data_type}")
+    return Stored(shape, dtype, path, read=partial(_read, tensor, turned, shape, path))
 
 
-def _read(ref: _Ref, shape: tuple[int, ...], path: Path) -> F32:
+def _read(tensor: onnx.TensorProto, turned: bool, shape: tuple[int, ...], path: Path) -> F32:
     try:
-        value = numpy_helper.to_array(ref.tensor, str(path.parent))
+        value = numpy_helper.to_array(tensor, str(path.parent))
     except Exception as error:  # of several modules: onnx refuses data outside the folder, links and wrong sizes
         reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{path}: the values of {ref.tensor.name} cannot be read ({reason})") from error
+        raise CheckpointError(f"{path}: the values of {tensor.name} cannot be read ({reason})") from error
     with np.errstate(over="ignore"):
-        return np.array(value.T if ref.transposed else value, dtype=np.float32, order="C").reshape(shape)
+        return np.array(value.T if turned else value, dtype=np.float32, order="C").reshape(shape)
