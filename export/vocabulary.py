@@ -16,10 +16,9 @@ import importlib.resources
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +230,6 @@ def _gpt2_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _gpt2_alphabet()
-_LATIN_1 = str.maketrans({character: chr(byte) for character, byte in _BYTE_OF.items()})
 
 
 @dataclass(kw_only=True)
@@ -399,54 +397,41 @@ def _regexes(value: object) -> Iterator[str]:
         yield from _regexes(item)
 
 
-def _to_bytes(spelled: Sequence[str], where: str) -> list[bytes]:
-    """The bytes of tokens in GPT-2's alphabet. Each character is a byte, so they are looked up all at once."""
-    whole = "".join(spelled)
-    if strange := set(whole) - _BYTE_OF.keys():
-        token, character = next((token, each) for token in spelled for each in token if each in strange)
+def _bytes_of(spelled: str, where: str) -> bytes:
+    try:
+        return bytes([_BYTE_OF[character] for character in spelled])
+    except KeyError as error:
         raise CheckpointError(
-            f"{where}: token {token!r} has {character!r}, which stands for no byte; Whisper's vocabularies are spelled "
-            "in the 256 characters of GPT-2's: take the model's own file"
-        )
-    data = whole.translate(_LATIN_1).encode("latin-1")
-    return [data[start:end] for start, end in pairwise(accumulate(map(len, spelled), initial=0))]
+            f"{where}: token {spelled!r} has {error}, which stands for no byte; Whisper's vocabularies are spelled in "
+            "the 256 characters of GPT-2's: take the model's own file"
+        ) from None
 
 
 def _table_of(files: _Files, n_vocab: int, eot: int, behind: int) -> list[bytes]:
     """The byte table: text tokens below `eot`, and from `behind` on, after the timestamps, what a fine-tune has added.
 
-    Added tokens beyond the model's vocabulary are left out: it can never say them.
+    Added tokens beyond the model's vocabulary are left out: it can never say them. Raises CheckpointError unless text
+    tokens have ids of their own, and each below `eot` is there.
     """
-    known = files.added
-    named = {id_: content for content, id_ in known.items() if eot <= id_ < n_vocab}
-    text = [(spelled, id_) for spelled, id_ in files.vocab.items() if known.get(spelled) != id_ or id_ < eot]
-    _check_ids(files.where, range(eot), range(behind, n_vocab), text, named)
-    ids = [id_ for _, id_ in text]
-    table = [b""] * (1 + max(eot - 1, *ids, *named))
-    for id_, token in zip(ids, _to_bytes([spelled for spelled, _ in text], files.where), strict=True):
-        table[id_] = token
-    for id_, content in named.items():
-        if id_ >= behind and id_ not in files.silent:
-            table[id_] = content.encode("utf-8", "replace")
-    while len(table) > eot and not table[-1]:
-        table.pop()
-    return table
-
-
-def _check_ids(
-    where: str, texts: range, behind: range, text: Sequence[tuple[str, int]], named: Mapping[int, str]
-) -> None:
-    """Raises CheckpointError unless text tokens have ids of their own, and each of `texts` is there."""
-    taken = set(named)
-    for spelled, id_ in text:
-        if type(id_) is not int or not (id_ in texts or id_ in behind) or id_ in taken:
+    added = {content: id_ for content, id_ in files.added.items() if eot <= id_ < n_vocab}
+    taken, table = set(added.values()), dict[int, bytes]()
+    for spelled, id_ in files.vocab.items():
+        if id_ == files.added.get(spelled) and id_ >= eot:
+            continue
+        if type(id_) is not int or not (0 <= id_ < eot or behind <= id_ < n_vocab) or id_ in taken:
             raise CheckpointError(
-                f"{where}: text token {spelled!r} has id {id_!r}, expected one of its own, below {len(texts)} or "
-                f"behind the timestamps, of {behind.stop}; {_OWN_FILES}"
+                f"{files.where}: text token {spelled!r} has id {id_!r}, expected one of its own, below {eot} or "
+                f"behind the timestamps, of {n_vocab}; {_OWN_FILES}"
             )
         taken.add(id_)
-    holes = sorted(set(texts[:-1]) - taken)  # the multilingual 50256 has no text, and some files leave it out
+        table[id_] = _bytes_of(spelled, files.where)
+    holes = sorted({*range(eot - 1)} - taken)  # the multilingual 50256 has no text, and some files leave it out
     if holes:
         raise CheckpointError(
-            f"{where}: no token has id {holes[0]}; {len(holes)} of {len(texts)} are missing; {_OWN_FILES}"
+            f"{files.where}: no token has id {holes[0]}; {len(holes)} of {eot} are missing; {_OWN_FILES}"
         )
+    for content, id_ in added.items():
+        if id_ >= behind and id_ not in files.silent:
+            table[id_] = content.encode("utf-8", "replace")
+    last = max([eot - 1, *(id_ for id_, token in table.items() if token)])
+    return [table.get(id_, b"") for id_ in range(last + 1)]
