@@ -8,57 +8,35 @@ timed, with drafters as `transcribe` has them, in turn (rounds.py). Decoding fal
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-import math
 import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from specedge.errors import UsageError
 
-from ..audio.audio import SAMPLE_RATE, decode_audio, open_audio
+from ..audio.audio import SAMPLE_RATE, decode_audio
 from ..bundle.bundle import Bundle
-from ..console import silently
-from ..decoding.drafter import Drafter, TargetModel
 from ..decoding.statistics import Speculation
 from ..device import BUSY
-from ..drafters.registry import make_drafter
 from ..longform.live import LiveTranscriber
-from ..longform.transcribe import Transcription
-from ..options import DrafterOptions, TranscribeOptions
 from .errors import Errors, word_errors
-from .peers import Peer
+from .peers import Peer, open_peers
 from .recommendation import PLAIN, Recommendation, Spread, recommend
 from .recordings import Recording
-from .rounds import WARM_UP, Heard, Rounds, measure_rounds
+from .rounds import Heard, Rounds, Way, drafters, measure_rounds
 
 SHORT_S = 8.0  # an utterance, whose latency counts
 N_LIVE = 10  # utterances that are played live
 BLOCK_S = 0.1
 SPLIT = ("encoder", "draft", "verify", "rules", "other")
-_RAPL = Path("/sys/class/powercap")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """A way of transcribing: a drafter with what it is given, the options, and what tells it from others like it."""
-
-    drafter: DrafterOptions
-    options: TranscribeOptions = TranscribeOptions()
-    note: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.drafter.name}, {self.note}" if self.note else self.drafter.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,67 +109,7 @@ class Findings:
     @property
     def was_busy(self) -> bool:
         """Whether the rounds of plain decoding disagree so much that something else was at work on this machine."""
-        least_s, greatest_s = self.plain_s.usual
-        return greatest_s > BUSY * least_s
-
-
-class _Stand:
-    """The drafters of a round at work."""
-
-    def __init__(self, engine: Any, bundle: Bundle, ways: Sequence[Way]) -> None:
-        self._engine, self._bundle, self._ways = engine, bundle, ways
-        self._made: list[Drafter] = []
-
-    def begin(self, round_: int) -> dict[str, tuple[Way, Drafter]]:
-        self.close()
-        # What the first of them warns of is true of all rounds.
-        with contextlib.nullcontext() if round_ == WARM_UP else silently():
-            return {way.name: (way, self._make(way, round_ != WARM_UP)) for way in self._ways}
-
-    def _make(self, way: Way, weighs: bool) -> Drafter:
-        canceller = getattr(self._engine, "canceller", None)
-        target = TargetModel(self._bundle, threads=self._engine.threads, canceller=canceller, weighs=weighs)
-        self._made.append(make_drafter(way.drafter, target))
-        return self._made[-1]
-
-    def close(self) -> None:
-        while self._made:
-            self._made.pop().close()
-
-    def listen(self, made: tuple[Way, Drafter], one: Recording) -> Heard:
-        way, drafter = made
-        return hear(self._engine, self._bundle, one.file, replace(way.options, language=one.language), drafter)
-
-    def live_s(self, one: Recording, way: Way) -> float:
-        """Seconds from the end of an utterance to its last text, where the looks before it kept up."""
-        self.close()
-        drafter = self._make(way, weighs=True)
-        live = LiveTranscriber(self._engine, self._bundle, replace(way.options, language=one.language), drafter)
-        sound = decode_audio(one.file)
-        for block in np.array_split(sound, max(1, round(len(sound) / SAMPLE_RATE / BLOCK_S))):
-            live.feed(block)
-        started = time.perf_counter()
-        live.finish()
-        return time.perf_counter() - started
-
-
-def hear(engine: Any, bundle: Bundle, file: str, options: TranscribeOptions, drafter: Drafter) -> Heard:
-    """Transcribe a recording. Raises as `Transcription`."""
-    used_j, started = _joules(), time.perf_counter()
-    with open_audio(file) as stream:
-        done = Transcription(engine, bundle, stream, options, drafter=drafter)
-        segments = list(done)
-    return Heard(
-        segments=segments,
-        counted=done.speculation,
-        encoder_s=done.encoder_s,
-        total_s=time.perf_counter() - started,
-        duration_s=done.duration_s,
-        drafter_error=done.drafter_error,
-        language=done.language,
-        n_again=done.audio_context.n_again,
-        joules=_joules() - used_j,
-    )
+        return self.plain_s.greatest > BUSY * self.plain_s.least
 
 
 def bench(
@@ -201,35 +119,29 @@ def bench(
     ways: Sequence[Way],
     *,
     n_rounds: int | None = None,
-    peers: Callable[[], Mapping[str, Peer]] = dict,
+    peers: Sequence[tuple[str, str]] = (),
     on_heard: Callable[[], None] = lambda: None,
 ) -> Findings:
-    """All of it. ways: plain decoding first; n_rounds: None for as many as take a minute; peers: opens them, when ours
-    are done. Raises what a transcription does, and UsageError for a drafter that is not there, no sound, or a model
-    that cannot encode short audio alone though that is compared with whole windows."""
+    """All of it. ways: plain decoding first; n_rounds: None for as many as take a minute; peers: names and models of
+    those that are opened when ours are done. Raises what a transcription does, and UsageError for a drafter that is not
+    there, no sound, or a model that cannot encode short audio alone though that is compared with whole windows."""
     contexts = {way.options.audio_context for way in ways}
     if len(contexts) > 1 and not getattr(engine, "knows_silence", False):
         raise UsageError(
             f"{bundle.path}: lacks the encoder for short audio, which `specedge export` --add-short-audio adds"
         )
-    plain = {way.options.audio_context: way.name for way in reversed(ways) if way.drafter.name == PLAIN}
-    agrees_with = {way.name: plain[way.options.audio_context] for way in ways}
-    stand = _Stand(engine, bundle, ways)
-    try:
-        rounds = measure_rounds(agrees_with, found, n_rounds, begin=stand.begin, listen=stand.listen, on_heard=on_heard)
-        first = rounds.warm[ways[0].name]
-        if not any(heard.duration_s for heard in first):
-            raise UsageError("no recording has any sound")
-        spoken = [
-            replace(one, language=one.language or heard.language or "en")
-            for one, heard in zip(found, first, strict=True)
-        ]
-        short = [i for i, heard in enumerate(first) if heard.duration_s < SHORT_S]
-        main = next((way for way in ways if way.drafter.name == "auto"), ways[-1])
-        live_s = [stand.live_s(spoken[i], main) for i in short[:N_LIVE]]
-    finally:
-        stand.close()
-    rows = {way.name: _row(way.name, ways[0].name, rounds, spoken, short) for way in ways}
+    rounds = measure_rounds(engine, bundle, ways, found, n_rounds, on_heard)
+    plain = ways[0].name
+    first = rounds.warm[plain]
+    if not any(heard.duration_s for heard in first):
+        raise UsageError("no recording has any sound")
+    spoken = [
+        replace(one, language=one.language or heard.language or "en") for one, heard in zip(found, first, strict=True)
+    ]
+    short = [i for i, heard in enumerate(first) if heard.duration_s < SHORT_S]
+    main = next((way for way in ways if way.drafter.name == "auto"), ways[-1])
+    live_s = [_live_s(engine, bundle, spoken[i], main) for i in short[:N_LIVE]]
+    rows = {way.name: _row(way.name, plain, rounds, spoken, short) for way in ways}
     peak_mb = _peak_mb()
     return Findings(
         bundle=bundle,
@@ -238,13 +150,28 @@ def bench(
         main=main.name,
         recordings=spoken,
         heard=first,
-        plain_s=rounds.spread(ways[0].name, lambda heard: heard.decoder_s),
+        plain_s=Spread.of(rounds.seconds(plain, "decoder_s")),
         rows=rows,
-        peers={name: _of_peer(peer, spoken, short, len(rounds.timed)) for name, peer in peers().items()},
+        peers={
+            name: _of_peer(peer, spoken, short, len(rounds.timed))
+            for name, peer in open_peers(peers, engine.threads, bundle.manifest.precision)
+        },
         live_s=live_s,
         peak_mb=peak_mb,
         recommendation=recommended(rows, ways, len(rounds.timed)),
     )
+
+
+def _live_s(engine: Any, bundle: Bundle, one: Recording, way: Way) -> float:
+    """Seconds from the end of an utterance to its last text, where the looks before it kept up."""
+    with drafters(engine, bundle, [way]) as made:
+        live = LiveTranscriber(engine, bundle, replace(way.options, language=one.language), made[way.name])
+        sound = decode_audio(one.file)
+        for block in np.array_split(sound, max(1, round(len(sound) / SAMPLE_RATE / BLOCK_S))):
+            live.feed(block)
+        started = time.perf_counter()
+        live.finish()
+        return time.perf_counter() - started
 
 
 def _row(name: str, first: str, rounds: Rounds, spoken: Sequence[Recording], short: Sequence[int]) -> Row:
@@ -254,12 +181,12 @@ def _row(name: str, first: str, rounds: Rounds, spoken: Sequence[Recording], sho
     splits = [_split(heard) for heard in timed]
     return Row(
         errors=_errors(spoken, texts),
-        total_s=rounds.spread(name, lambda heard: heard.total_s).median,
+        total_s=statistics.median(rounds.seconds(name, "total_s")),
         latencies_s=[statistics.median(heard[i].total_s for heard in timed) for i in short],
         stages_s={part: statistics.median(split[part] for split in splits) for part in SPLIT},
         counted=functools.reduce(Speculation.plus, (one.counted for one in warm)),
-        decoder_speed_up=rounds.speed_up(name, lambda heard: heard.decoder_s),
-        end_to_end=rounds.speed_up(name, lambda heard: heard.total_s),
+        decoder_speed_up=rounds.speed_up(name, "decoder_s"),
+        end_to_end=rounds.speed_up(name, "total_s"),
         different=rounds.different[name],
         same=sum(text == one.text for text, one in zip(texts, rounds.warm[first], strict=True)),
         again=sum(one.n_again for one in warm),
@@ -278,17 +205,16 @@ def _split(heard: Sequence[Heard]) -> dict[str, float]:
 def recommended(rows: Mapping[str, Row], ways: Sequence[Way], n_rounds: int) -> Recommendation:
     """Among the drafters that hear what plain decoding does. auto changes with the windows. A drafter that saved no
     pass is not quicker, whatever the clock."""
-    options, decoder, end_to_end = {}, {}, {}
-    plain = rows[ways[0].name].counted
+    decoder, end_to_end = {}, {}
+    plain = ways[0]
     for way in ways:
         name, row = way.drafter.name, rows[way.name]
-        is_sound = (
-            row.different == 0 and row.dropped is None and way.options.audio_context == ways[0].options.audio_context
-        )
-        if is_sound and (name == PLAIN or (name != "auto" and row.counted.passes < plain.passes)):
-            options[name], decoder[name], end_to_end[name] = way.drafter, row.decoder_speed_up, row.end_to_end
+        is_sound = row.different == 0 and row.dropped is None
+        saves = name != "auto" and row.counted.passes < rows[plain.name].counted.passes
+        if is_sound and way.options.audio_context == plain.options.audio_context and (name == PLAIN or saves):
+            decoder[name], end_to_end[name] = row.decoder_speed_up, row.end_to_end
     found = recommend(decoder, end_to_end, rounds=n_rounds)
-    chosen = options[found.drafter]
+    chosen = next(way.drafter for way in ways if way.drafter.name == found.drafter)
     draft = None if chosen.draft_model is None else str(chosen.draft_model)
     return replace(found, draft_model=draft, token_maps=tuple(map(str, chosen.token_maps)))
 
@@ -316,14 +242,6 @@ def _errors(spoken: Sequence[Recording], texts: Sequence[str]) -> dict[str, Erro
         if one.text:
             pairs[str(one.language)].append((one.text, text))
     return {language: word_errors(of_it, language) for language, of_it in sorted(pairs.items())}
-
-
-def _joules() -> float:
-    """What the processors' packages have used since some moment, NaN where the system does not tell (Linux, RAPL)."""
-    try:
-        return sum(int(file.read_text()) / 1e6 for file in _RAPL.glob("intel-rapl:?/energy_uj")) or math.nan
-    except OSError:
-        return math.nan
 
 
 def _peak_mb() -> float | None:

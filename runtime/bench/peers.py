@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 from specedge.errors import UsageError
 
 from ..audio.audio import decode_audio
+from ..console import notify
 
 PEERS = {"faster-whisper": "faster_whisper", "openai-whisper": "whisper"}
 """Names of peers, and the modules they come in."""
-
 
 Peer = Callable[[str, str | None], str]
 """The text of a file in a language."""
@@ -26,15 +26,18 @@ def peers_here(model: str) -> list[tuple[str, str]]:
     return [(name, place) for name, place in places.items() if find_spec(PEERS[name]) is not None]
 
 
-def open_peer(name: str, model: str, threads: int, precision: str) -> Peer:
-    """A peer with a model: CTranslate2's folder for faster-whisper, a .pt file for openai-whisper, or what the program
-    calls a model that it has on disk. Greedy, else as its users get it, in our precision where it has it. Raises
-    UsageError for one that is not installed or cannot open the model."""
-    opened = {"faster-whisper": _faster_whisper, "openai-whisper": _openai_whisper}[name]
-    try:
-        return opened(model, threads, precision)
-    except Exception as error:  # theirs, of any kind
-        raise UsageError(f"--peer {name}={model}: {error}") from error
+def open_peers(peers: Iterable[tuple[str, str]], threads: int, precision: str) -> Iterator[tuple[str, Peer]]:
+    """Peers with their models: CTranslate2's folder for faster-whisper, a .pt file for openai-whisper, or what the
+    program calls a model that it has on disk. Greedy, else as its users get it, in our precision where it has it. One
+    that is not installed or cannot open its model is named and left out."""
+    for name, model in peers:
+        opened = {"faster-whisper": _faster_whisper, "openai-whisper": _openai_whisper}[name]
+        try:
+            peer = opened(model, threads, precision)
+        except Exception as error:  # theirs, of any kind
+            notify(f"left out: --peer {name}={model}: {error}")
+        else:
+            yield name, peer
 
 
 def _faster_whisper(model: str, threads: int, precision: str) -> Peer:

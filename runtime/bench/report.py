@@ -34,13 +34,14 @@ def speed_ups(findings: Findings, columns: int) -> list[str]:
     A bar is full up to the slowest of the usual rounds and light up to the quickest.
     """
     ranked = sorted(findings.rows.items(), key=lambda each: (not takes_part(*each), -each[1].decoder_speed_up.median))
-    longest = max(row.decoder_speed_up.usual[1] for name, row in ranked if takes_part(name, row))
+    longest = max(row.decoder_speed_up.greatest for name, row in ranked if takes_part(name, row))
     narrow = [["drafter", "decoder", "", "end to end", "tok/pass", "accepted", "text"]]
     narrow += [_speeds(name, row) for name, row in ranked]
     n_cells = max(min(columns - max(map(len, aligned(narrow))), _MOST_CELLS), _FEWEST_CELLS)
     for line, (name, row) in zip(narrow[1:], ranked, strict=True):
         if takes_part(name, row):
-            least, greatest = (round(n_cells * value / longest) for value in row.decoder_speed_up.usual)
+            speed = row.decoder_speed_up
+            least, greatest = (round(n_cells * value / longest) for value in (speed.least, speed.greatest))
             line[2] = f"{'█' * least + '░' * (greatest - least):<{n_cells}}"
     return aligned(narrow)
 
@@ -97,11 +98,8 @@ def remarks(findings: Findings) -> Iterator[str]:
         if row.different:
             yield f"the text of {name} differs from plain decoding: run `specedge doctor`, and please report it"
     if findings.was_busy:
-        least_s, greatest_s = findings.plain_s.usual
-        yield (
-            f"this machine was busy: plain decoding took {least_s:.3f} to {greatest_s:.3f} s in a round; close other "
-            "programs and measure again"
-        )
+        took = f"{findings.plain_s.least:.3f} to {findings.plain_s.greatest:.3f} s in a round"
+        yield f"this machine was busy: plain decoding took {took}; close other programs and measure again"
     idle = [name for name, row in findings.rows.items() if not takes_part(name, row)]
     if idle:
         yield f"these drafters proposed nothing: {', '.join(idle)}"

@@ -2,23 +2,48 @@
 
 All ways transcribe each recording in a row, each time beginning with the next of them, and all recordings again in each
 round: a slow moment of the machine touches all alike. Drafters begin anew in each round and live through it, as over
-several files. Ratios are taken within a round. The first round is the warm-up: it counts texts, tokens and passes, and
-its times do not count.
+several files. Ratios are taken within a round. The first round is the warm-up: it counts texts, tokens and passes, with
+drafters that take no account of time, and its times do not count.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from ..audio.audio import open_audio
+from ..bundle.bundle import Bundle
+from ..console import silently
+from ..decoding.drafter import Drafter, TargetModel
 from ..decoding.statistics import Speculation
+from ..drafters.registry import make_drafter
 from ..longform.segments import Segment
-from .recommendation import Spread
+from ..longform.transcribe import Transcription
+from ..options import DrafterOptions, TranscribeOptions
+from .recommendation import PLAIN, Spread
+from .recordings import Recording
 
 WARM_UP = -1
 MOST_ROUNDS, ENOUGH_S = 25, 60.0
+_RAPL = Path("/sys/class/powercap")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way of transcribing: a drafter with what it is given, the options, and what tells it from others like it."""
+
+    drafter: DrafterOptions
+    options: TranscribeOptions = TranscribeOptions()
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.drafter.name}, {self.note}" if self.note else self.drafter.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,67 +75,100 @@ class Heard:
 class Rounds:
     """What was heard of each recording by the way's name, in the warm-up and in each timed round (without segments).
 
-    different: recordings, of all rounds, in which a way's segments were not those of the way it has to agree with.
+    different: recordings, of all rounds, in which a way's segments were not those of plain decoding.
     """
 
     warm: Mapping[str, Sequence[Heard]]
     timed: Sequence[Mapping[str, Sequence[Heard]]]
     different: Mapping[str, int]
 
-    def spread(self, name: str, seconds: Callable[[Heard], float]) -> Spread:
-        """Of a round's seconds."""
-        return Spread.of([_sum(round_[name], seconds) for round_ in self.timed])
+    def seconds(self, name: str, part: str) -> list[float]:
+        """A way's `total_s` or `decoder_s` of each round."""
+        return [sum(getattr(one, part) for one in round_[name]) for round_ in self.timed]
 
-    def speed_up(self, name: str, seconds: Callable[[Heard], float]) -> Spread:
+    def speed_up(self, name: str, part: str) -> Spread:
         """The first way's seconds divided by this one's, in the same round."""
-        first = next(iter(self.warm))
-        return Spread.of(
-            [_sum(round_[first], seconds) / (_sum(round_[name], seconds) or 1e-9) for round_ in self.timed]
-        )
+        first = self.seconds(next(iter(self.warm)), part)
+        pairs = zip(first, self.seconds(name, part), strict=True)
+        return Spread.of([plain_s / (mine_s or 1e-9) for plain_s, mine_s in pairs])
 
 
-def _sum(heard: Sequence[Heard], seconds: Callable[[Heard], float]) -> float:
-    return sum(map(seconds, heard))
+@contextlib.contextmanager
+def drafters(engine: Any, bundle: Bundle, ways: Sequence[Way], *, weighs: bool = True) -> Iterator[dict[str, Drafter]]:
+    """New drafters of all ways, by name. weighs: whether they take account of time."""
+    made = {}
+    with contextlib.ExitStack() as stack:
+        for way in ways:
+            canceller = getattr(engine, "canceller", None)
+            target = TargetModel(bundle, threads=engine.threads, canceller=canceller, weighs=weighs)
+            made[way.name] = make_drafter(way.drafter, target)
+            stack.callback(made[way.name].close)
+        yield made
 
 
-def turned(names: Sequence[str], turn: int) -> tuple[str, ...]:
-    """`names` rotated, so that the order changes with each turn."""
-    at = turn % len(names)
-    return (*names[at:], *names[:at])
+def hear(engine: Any, bundle: Bundle, one: Recording, options: TranscribeOptions, drafter: Drafter) -> Heard:
+    """Transcribe a recording. Raises as `Transcription`."""
+    used_j, started = _joules(), time.perf_counter()
+    with open_audio(one.file) as stream:
+        done = Transcription(engine, bundle, stream, replace(options, language=one.language), drafter=drafter)
+        segments = list(done)
+    return Heard(
+        segments=segments,
+        counted=done.speculation,
+        encoder_s=done.encoder_s,
+        total_s=time.perf_counter() - started,
+        duration_s=done.duration_s,
+        drafter_error=done.drafter_error,
+        language=done.language,
+        n_again=done.audio_context.n_again,
+        joules=_joules() - used_j,
+    )
+
+
+def _joules() -> float:
+    """What the processors' packages have used since some moment, NaN where the system does not tell (Linux, RAPL)."""
+    try:
+        return sum(int(file.read_text()) / 1e6 for file in _RAPL.glob("intel-rapl:?/energy_uj")) or math.nan
+    except OSError:
+        return math.nan
 
 
 def measure_rounds(
-    agrees_with: Mapping[str, str],
-    recordings: Sequence[Any],
+    engine: Any,
+    bundle: Bundle,
+    ways: Sequence[Way],
+    recordings: Sequence[Recording],
     n_rounds: int | None,
-    *,
-    begin: Callable[[int], Mapping[str, Any]],
-    listen: Callable[[Any, Any], Heard],
     on_heard: Callable[[], None] = lambda: None,
 ) -> Rounds:
     """Warm up, then measure `n_rounds` rounds; None: as many as take ENOUGH_S, one at least and MOST_ROUNDS at most.
 
-    agrees_with: for each way, in order, the one whose segments its own have to be; begin: makes the drafters of all
-    ways anew for a round (`WARM_UP`, or from 0 on); listen: transcribes a recording with one of them; on_heard: told of
-    each transcription.
+    The segments of a way have to be those of plain decoding with the same audio context. on_heard: told of each
+    transcription. Raises as `make_drafter` and `Transcription`.
     """
-    names = tuple(agrees_with)
-    different = dict.fromkeys(names, 0)
+    plain = {way.options.audio_context: way.name for way in reversed(ways) if way.drafter.name == PLAIN}
+    different = dict.fromkeys((way.name for way in ways), 0)
     warm: Mapping[str, Sequence[Heard]] = {}
     timed: list[Mapping[str, Sequence[Heard]]] = []
     spent_s = last_s = 0.0
     for round_ in range(WARM_UP, n_rounds or MOST_ROUNDS):
         if n_rounds is None and round_ > 0 and spent_s + last_s > ENOUGH_S:
             break
-        drafters = begin(round_)
-        heard: dict[str, list[Heard]] = {name: [] for name in names}
-        for at, recording in enumerate(recordings):
-            for name in turned(names, at + round_):
-                heard[name].append(listen(drafters[name], recording))
-                on_heard()
-            for name, other in agrees_with.items():
-                different[name] += list(heard[name][-1].segments) != list(heard[other][-1].segments)
-        if round_ == WARM_UP:
+        is_warm_up = round_ == WARM_UP
+        heard: dict[str, list[Heard]] = {way.name: [] for way in ways}
+        with (
+            contextlib.nullcontext() if is_warm_up else silently(),  # what the first round warns of is true of all
+            drafters(engine, bundle, ways, weighs=not is_warm_up) as made,
+        ):
+            for at, recording in enumerate(recordings):
+                turn = (at + round_) % len(ways)
+                for way in (*ways[turn:], *ways[:turn]):
+                    heard[way.name].append(hear(engine, bundle, recording, way.options, made[way.name]))
+                    on_heard()
+                for way in ways:
+                    wanted = heard[plain[way.options.audio_context]][-1].segments
+                    different[way.name] += list(heard[way.name][-1].segments) != list(wanted)
+        if is_warm_up:
             warm = heard
             continue
         last_s = sum(one.total_s for each in heard.values() for one in each)

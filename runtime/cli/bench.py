@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,12 @@ import click
 from specedge.errors import SpecedgeError, UsageError
 
 from ..console import is_terminal, notify
-from ..options import CPU, HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
+from ..options import HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
 from .options import JSON, ModelOptions, fields_of, made, options_of
 
 if TYPE_CHECKING:
-    from ..bench.measure import Findings, Way
-    from ..bench.peers import Peer
+    from ..bench.measure import Findings
+    from ..bench.rounds import Way
     from ..bundle.bundle import Bundle
 
 _FILE = click.Path(path_type=Path)
@@ -81,9 +80,7 @@ def bench(ctx: click.Context, /, recordings: tuple[str, ...], **given: Any) -> N
     from ..bench.measure import bench as measure
     from ..bench.recordings import read_recordings
     from ..console import Progress
-    from ..drafters.registry import threads_here
-    from ..engine.heap import map_large_blocks
-    from ..engine.speech import open_engine
+    from ..model import load
 
     if "-" in recordings:
         raise UsageError("-: audio is read several times, and standard input can be read once: give a file")
@@ -91,17 +88,12 @@ def bench(ctx: click.Context, /, recordings: tuple[str, ...], **given: Any) -> N
     for one in found:  # fail before minutes are spent
         with open_audio(one.file):
             pass
-    bundle = made(ModelOptions, given).open(given["language"])
-    ways, n_rounds, provider = _ways(bundle, given), given["rounds"], given["encoder_provider"]
+    path, n_rounds = made(ModelOptions, given).find(given["language"]), given["rounds"]
+    engine, bundle = load(path, given["threads"], None, given["encoder_provider"])
+    ways, peers = _ways(bundle, given), _peers(given["peers"], bundle)
     n_all = None if n_rounds is None else len(found) * len(ways) * (1 + n_rounds)
-    with Progress(n_all, "transcriptions", "bench") as progress:
-        map_large_blocks()
-        threads = given["threads"] or threads_here(bundle)
-        engine = open_engine(bundle, threads=threads, encoder_provider=provider)
-        known = bundle if engine.encoder_provider == CPU else bundle.behind(engine.encoder_provider)
-        peers = _peers(given["peers"], bundle, engine.threads)
-        with engine.interruptible():
-            findings = measure(engine, known, found, ways, n_rounds=n_rounds, peers=peers, on_heard=progress.update)
+    with Progress(n_all, "transcriptions", "bench") as progress, engine.interruptible():
+        findings = measure(engine, bundle, found, ways, n_rounds=n_rounds, peers=peers, on_heard=progress.update)
     _report(findings, given)
     if not findings.lossless:
         ctx.exit(SpecedgeError.exit_code)
@@ -111,7 +103,7 @@ def _ways(bundle: Bundle, given: dict[str, Any]) -> list[Way]:
     """What to compare, plain decoding first. Raises UsageError."""
     from specedge.models import store
 
-    from ..bench.measure import Way
+    from ..bench.rounds import Way
     from ..drafters.registry import runnable
 
     token_maps, draft_model = given["token_maps"], given["draft_model"]
@@ -145,26 +137,15 @@ def _ways(bundle: Bundle, given: dict[str, Any]) -> list[Way]:
     return [Way(drafter=each, options=options, note=how) for how, options in full_or_short for each in drafters]
 
 
-def _peers(given: tuple[str, ...], bundle: Bundle, threads: int) -> Callable[[], dict[str, Peer]]:
-    """What opens the peers that are given, else those that are here. Raises UsageError for one that there is not."""
-    from ..bench.peers import PEERS, open_peer, peers_here
+def _peers(given: tuple[str, ...], bundle: Bundle) -> list[tuple[str, str]]:
+    """Names and models of the peers that are given, else of those that are here. Raises UsageError."""
+    from ..bench.peers import PEERS, peers_here
 
     asked = [(name, model) for name, _, model in (peer.partition("=") for peer in given)]
     for name, _ in asked:
         if name not in PEERS:
             raise UsageError(f"--peer {name}: expected one of {', '.join(PEERS)}")
-
-    def opened() -> dict[str, Peer]:
-        found = {}
-        for name, model in asked or peers_here(bundle.manifest.source.id.rpartition("whisper-")[2]):
-            try:
-                found[name] = open_peer(name, model, threads, bundle.manifest.precision)
-            except UsageError as error:
-                if asked:
-                    notify(f"left out: {error}")
-        return found
-
-    return opened
+    return asked or peers_here(bundle.manifest.source.id.rpartition("whisper-")[2])
 
 
 def _report(findings: Findings, given: dict[str, Any]) -> None:

@@ -26,7 +26,8 @@ from bench.common import ROOT, print_json, print_table, recordings  # noqa: E402
 
 from specedge.errors import SpecedgeError  # noqa: E402
 from specedge.models import store  # noqa: E402
-from specedge.runtime.bench.measure import Row, Way, bench  # noqa: E402
+from specedge.runtime.bench.measure import Row, bench  # noqa: E402
+from specedge.runtime.bench.rounds import Way  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.cli.options import drafter_options, transcribe_options  # noqa: E402
 from specedge.runtime.cli.transcribe import transcribe  # noqa: E402

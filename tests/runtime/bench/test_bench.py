@@ -13,12 +13,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from specedge.runtime.bench import measure
-from specedge.runtime.bench.measure import Findings, Way, bench, recommended
+from specedge.runtime.bench import rounds
+from specedge.runtime.bench.measure import Findings, bench, recommended
 from specedge.runtime.bench.recommendation import Spread
 from specedge.runtime.bench.recordings import Recording
 from specedge.runtime.bench.report import remarks, speed_ups
-from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bench.rounds import Way
 from specedge.runtime.cli import main
 from specedge.runtime.console import warn
 from specedge.runtime.decoding.statistics import Speculation
@@ -41,8 +41,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     bundle.path = Path("x")
     more = {"name": "micro <1>", "precision": "int8", "files": {}, "graphs": {}, "source": SimpleNamespace(id="micro")}
     bundle.manifest = SimpleNamespace(**{**vars(bundle.manifest), **more})
-    monkeypatch.setattr(Bundle, "open", lambda path, *, verify: bundle)
-    monkeypatch.setattr("specedge.runtime.engine.speech.open_engine", lambda bundle, **options: engine)
+    monkeypatch.setattr("specedge.runtime.model.load", lambda *given: (engine, bundle))
     return engine, bundle
 
 
@@ -110,7 +109,7 @@ def test_peers_energy_and_the_picture(
     zone = folder / "intel-rapl:0"
     zone.mkdir()
     (zone / "energy_uj").write_text("1000000")
-    monkeypatch.setattr(measure, "_RAPL", folder)
+    monkeypatch.setattr(rounds, "_RAPL", folder)
     (folder / "p.svg").write_text("old")
     picture = str(folder / "p.svg")
     peers = ("--peer", "faster-whisper=ct2", "--peer", "openai-whisper=no.pt")
@@ -125,13 +124,13 @@ def test_peers_energy_and_the_picture(
 def test_what_a_drafter_warns_of_is_said_once(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log, make = logging.getLogger("specedge"), measure.make_drafter
+    log, make = logging.getLogger("specedge"), rounds.make_drafter
 
     def warning(*given: Any) -> Any:
         warn(log, "expect no gain")
         return make(*given)
 
-    monkeypatch.setattr(measure, "make_drafter", warning)
+    monkeypatch.setattr(rounds, "make_drafter", warning)
     bench(*model, [Recording(file=wav(tmp_path / "a.wav", 9.0))], WAYS[:1], n_rounds=3)
     assert caplog.text.count("expect no gain") == 1
 
@@ -183,13 +182,13 @@ def test_the_table_is_sorted_and_shows_what_drafted_nothing(findings: Findings, 
 def test_another_text_ends_with_code_1(
     model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hear = measure.hear
+    hear = rounds.hear
 
     def hear_wrong(*args: Any) -> Any:
         heard = hear(*args)
         return replace(heard, segments=heard.segments[:-1]) if args[4].name == "ngram" else heard
 
-    monkeypatch.setattr(measure, "hear", hear_wrong)
+    monkeypatch.setattr(rounds, "hear", hear_wrong)
     found = measured(capsys, wav(tmp_path / "a.wav"), code=1)
     assert found["lossless"] is False and found["drafters"]["ngram"]["different"] == 2
     assert found["recommendation"]["drafter"] == "none" and found["drafters"]["auto"]["different"] == 0

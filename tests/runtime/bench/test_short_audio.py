@@ -10,7 +10,6 @@ import pytest
 
 from specedge.errors import UsageError
 from specedge.runtime.bench.recordings import Recording, read_recordings
-from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli import main
 from support.fake_cli import SPECIAL, wav
 from support.fake_engine import Script, SilentEngine, bundle, words
@@ -52,8 +51,7 @@ def test_both_ways_are_compared(
     made.manifest.source = SimpleNamespace(id="micro")
     made.path, made.digest, made.timed_digest = Path("x"), "5a" * 32, "5a" * 32
     made.manifest.files, made.manifest.graphs = {}, {}
-    monkeypatch.setattr(Bundle, "open", lambda path, *, verify: made)
-    monkeypatch.setattr("specedge.runtime.engine.speech.open_engine", lambda bundle, **options: engine)
+    monkeypatch.setattr("specedge.runtime.model.load", lambda *given: (engine, made))
     assert main.main(["bench", "--audio-context", str(tmp_path), "-l", "en", "--rounds", "1"]) == 0
     out, err = capsys.readouterr()
     rows = json.loads(out)["drafters"]
