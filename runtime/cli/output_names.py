@@ -1,9 +1,9 @@
 """Where `specedge transcribe -o DIR` writes the text of each input.
 
 A file is named as openai-whisper names it: the input's name without its extension, in DIR. Files of a folder that was
-given keep their sub-folders below it. Inputs that would still share a name keep their extension (DIR/talk.wav.txt and
-DIR/talk.mp3.txt), and then take parent folders until they differ. A name that ends like a file of the format, and is no
-folder, is the file of the one input: `-f srt -o talk.srt`.
+given keep their sub-folders below it. Inputs that would still share a name keep their folders below the one that all
+inputs have in common (DIR/a/talk.txt and DIR/b/talk.txt), and then their extension, too (DIR/talk.wav.txt). A name that
+ends like a file of the format, and is no folder, is the file of the one input: `-f srt -o talk.srt`.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def output_paths(
 def _names(sources: Sequence[str], given: Sequence[str]) -> list[str]:
     """The names in the folder, without the format's ending. Raises UsageError for two that nothing tells apart."""
     folders = [Path(os.path.abspath(one)) for one in given]
+    paths = [Path(os.path.abspath("stdin" if source == STDIN else source)) for source in sources]
+    n_shared = max(1, len(os.path.commonprefix([path.parent.parts for path in paths])))
     names = []  # of each source, the ones that it may have, the shortest last
-    for source in sources:
-        path = Path(os.path.abspath("stdin" if source == STDIN else source))
-        within = [len(folder.parts) for folder in folders if folder in path.parents]
-        n_own = len(path.parts) - (within[-1] if within else len(path.parts) - 1)
-        longer = [str(Path(*path.parts[-n:])) for n in range(len(path.parts) - 1, n_own - 1, -1)]
-        names.append([*longer, str(Path(longer[-1]).with_suffix(""))])
+    for path in paths:
+        within = [path.relative_to(folder) for folder in folders if folder in path.parents]
+        own, whole = within[-1] if within else Path(path.name), Path(*path.parts[n_shared:])
+        names.append([str(whole), str(whole.with_suffix("")), str(own.with_suffix(""))])
     while True:
         alike: dict[str, list[int]] = defaultdict(list)
         for number, each in enumerate(names):

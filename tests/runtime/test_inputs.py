@@ -86,14 +86,14 @@ def test_a_file_s_name_is_the_output_of_one_input(here: Path) -> None:
     ("sources", "given", "names"),
     [
         (["a/talk.wav"], [], ["talk"]),
-        (["a/talk.wav", "b/talk.wav", "b/other.wav"], [], ["a/talk.wav", "b/talk.wav", "other"]),
-        (["x/a/talk.wav", "y/a/Talk.mp3"], [], ["talk.wav", "Talk.mp3"]),
+        (["a/talk.wav", "b/talk.wav", "b/other.wav"], [], ["a/talk", "b/talk", "other"]),
+        (["x/a/talk.wav", "y/a/Talk.mp3"], [], ["x/a/talk", "y/a/Talk"]),
         (["talk.wav", "talk.mp3", "rest.mp3"], [], ["talk.wav", "talk.mp3", "rest"]),
-        (["a/talk.wav", "a/talk.mp3", "b/talk.wav"], [], ["a/talk.wav", "talk.mp3", "b/talk.wav"]),
+        (["a/talk.wav", "a/talk.mp3", "b/talk.wav"], [], ["a/talk.wav", "a/talk.mp3", "b/talk"]),
         (["talks/1.wav", "talks/mon/1.wav", "talks/tue/2.wav"], ["talks"], ["1", "mon/1", "tue/2"]),
-        (["p/talks/1.wav", "q/talks/1.wav"], ["p/talks", "q/talks/"], ["p/talks/1.wav", "q/talks/1.wav"]),
+        (["p/talks/1.wav", "q/talks/1.wav"], ["p/talks", "q/talks/"], ["p/talks/1", "q/talks/1"]),
         (["talks/sub/1.wav", "sub/1.wav"], ["talks", "sub/1.wav"], ["sub/1", "1"]),
-        (["-", "b/stdin.wav"], ["-", "b/stdin.wav"], ["stdin", "stdin.wav"]),
+        (["-", "b/stdin.wav"], ["-", "b/stdin.wav"], ["stdin", "b/stdin"]),
     ],
 )
 def test_outputs_keep_the_folders_that_tell_them_apart(

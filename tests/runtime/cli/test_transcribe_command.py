@@ -163,7 +163,7 @@ def test_recordings_of_one_name_keep_their_folders(capsys: pytest.CaptureFixture
         wav(name)
     run(capsys, "a/talk.wav", "b/talk.wav", "talks", "-o", "out")
     written = sorted(path.as_posix() for path in Path("out").rglob("*.txt"))
-    assert written == ["out/a/talk.wav.txt", "out/b/talk.wav.txt", "out/mon/1.txt"]
+    assert written == ["out/a/talk.txt", "out/b/talk.txt", "out/mon/1.txt"]
     _, err = run(capsys, "a/talk.wav", "b/talk.wav", "talks", "-o", "out", "--skip-existing")
     assert err.splitlines()[-1] == "specedge: 0 done, 3 left out"
 
