@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
-    from ..text.special import TokenLayout
 
-# Languages of the published layouts: openai-whisper's tokenizer.py; v3 added Cantonese and so moved every id behind it.
-_LAYOUTS = {99: "v2", 100: "v3"}
 _LONGEST = 100  # characters of a value
-
-
-def layout(tokens: TokenLayout) -> str:
-    """The special-token layout: "en", "v2", "v3", or "custom"; "speech" of a speech LLM."""
-    if not tokens.n_timestamps:
-        return "speech"
-    if not tokens.is_multilingual:
-        return "en"
-    return _LAYOUTS.get(len(tokens.languages), "custom")
 
 
 def format_size(n_bytes: int) -> str:
@@ -40,7 +28,6 @@ def describe_json(bundle: Bundle) -> dict[str, Any]:
         "path": str(bundle.path),
         "digest": bundle.digest,
         "size_bytes": bundle.size_bytes,
-        "layout": layout(manifest.tokens),
         "n_languages": len(manifest.tokens.languages),
         **manifest.to_json(),
     }
