@@ -304,13 +304,14 @@ def device_fields(threads: int) -> dict[str, Any]:
     return {"cpu": isa().model, "threads": threads, "onnxruntime": _runtime_version()}
 
 
-def read_device_file(path: Path) -> Any:
-    """The value in a file; None where there is none that can be read."""
+def read_device_file(path: Path) -> dict[str, Any]:
+    """What a file says; nothing where there is none that can be read."""
     try:
         # Opening a pipe would wait for a writer.
-        return json.loads(path.read_bytes()) if path.is_file() else None
+        value = json.loads(path.read_bytes()) if path.is_file() else {}
     except (OSError, ValueError, RecursionError):
-        return None
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def write_device_file(path: Path, value: Any) -> None:

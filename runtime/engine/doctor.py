@@ -18,7 +18,7 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import SPEECH, Manifest
 from ..device import isa, threads_allowed
 from .engine import Engine, Features
-from .exactness import Invariance, RowResult, probe_paths, probe_rows, probe_windows
+from .exactness import Invariance, RowResult, probe_rows, probe_windows
 from .made_up import probe_ids, probe_mel
 from .session import RUNTIME_VERSION, Canceller
 from .speech import open_engine
@@ -90,7 +90,7 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
                 golden = _golden_difference(engine, bundle.manifest.selfcheck)
                 features = engine.encode(probe_mel(engine.dims, bundle.manifest.n_frames))
             rows, references = probe_rows(engine, features, references)
-            results += [*rows, *probe_paths(engine, features, references), *probe_windows(engine)]
+            results += [*rows, *probe_windows(engine)]
             can_share_passes = engine.shares_passes
             del engine
     return Report(

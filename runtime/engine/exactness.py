@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,9 @@ State = Any
 
 ROWS_PER_PASS = (1, 2, 3, 5, 8, 16)
 PATHS_PER_PASS = ((2, 4), (3, 7), (4, 16))  # how many, and how many rows each
-SHORT_N_ROWS = 16
+SHORT_N_ROWS = 17
 SHORT_ROWS_PER_PASS = (3, 16)
-SHORT_PATHS = (3, 7)
+SHORT_PATHS = ((3, 7),)
 SHORT_N_FRAMES = 62
 WINDOW_LENGTHS = (150, 97, 31, 24)  # positions of windows in a pass: kernels add up 4 to 64 numbers at a time
 WINDOWS_N_SLOTS = 32
@@ -83,42 +83,62 @@ def probe_starts(dims: Dims) -> tuple[int, ...]:
     return tuple(sorted({0, max(0, dims.n_text_ctx - N_PROBE_ROWS)}))
 
 
+References = Mapping[int, NDArray[np.float32]]
+"""By the number of rows before them: logits float32 `[n_rows, n_vocab]` of rows that each had a pass of its own."""
+
+
 def probe_rows(
-    engine: Engine, features: Features, references: Mapping[int, NDArray[np.float32]] | None = None
-) -> tuple[list[RowResult], dict[int, NDArray[np.float32]]]:
-    """Compare passes of 1, 2, 3, 5, 8 and 16 rows, bit for bit, with the logits of passes of one row each.
+    engine: Engine, features: Features, references: References | None = None
+) -> tuple[list[RowResult], References]:
+    """Compare rows of wide passes, and of passes over several paths, bit for bit with passes of one row each.
 
-    Those are `references`, for each of `probe_starts` float32 `[N_PROBE_ROWS, n_vocab]`, by default this engine's own,
-    and come back behind the results. `features` and `references` may come from another number of threads, as only the
-    decoder is judged. Raises Interrupted.
+    Those are `references`, for each of `probe_starts`, by default this engine's own, and come back behind the results.
+    `features` and `references` may come from another number of threads, as only the decoder is judged. Each path in
+    turn is the probe's text, whose keys and values are kept, so that later rows judge them too. Raises Interrupted,
+    BundleError.
     """
+    starts = probe_starts(engine.dims)
+    return _probe(engine, features, starts, N_PROBE_ROWS, ROWS_PER_PASS[1:], LEADS, PATHS_PER_PASS, references or {})
+
+
+def probe_shortly(engine: Engine) -> Invariance:
+    """The probe in a fraction of a second. Raises Interrupted, BundleError when a graph cannot be loaded."""
+    starts = (3, max(0, engine.dims.n_text_ctx - SHORT_N_ROWS - 2))
+    features = engine.encode(probe_mel(engine.dims, SHORT_N_FRAMES))
+    results, _ = _probe(engine, features, starts, SHORT_N_ROWS, SHORT_ROWS_PER_PASS, LEADS[1:], SHORT_PATHS, {})
+    return Invariance(results=(*results, *probe_windows(engine)))
+
+
+def _probe(
+    engine: Engine,
+    features: Features,
+    starts: Sequence[int],
+    n_probed: int,
+    widths: Sequence[int],
+    leads: Sequence[int],
+    paths: Sequence[tuple[int, int]],
+    references: References,
+) -> tuple[list[RowResult], References]:
+    """`n_probed` rows behind made-up keys and values, in passes of `widths` rows and over `paths`."""
     results, used = [], {}
-    for start, state in _probe_states(engine, features):
-        alone = _in_passes(engine, state, N_PROBE_ROWS, 1)
-        used[start] = alone if references is None else references[start]
-        results.append(_judge(engine, [alone], used[start], start, 1))
-        for n_rows in ROWS_PER_PASS[1:]:
-            runs = [_in_passes(engine, state, N_PROBE_ROWS, n_rows, lead=lead) for lead in LEADS]
-            results.append(_judge(engine, runs, used[start], start, n_rows))
+    state = engine.start(features)
+    try:
+        _fill(state)
+        for start in starts:
+            state.length = start
+            alone = _in_passes(engine, state, n_probed, 1)
+            used[start] = references.get(start, alone)
+            results.append(_judge(engine, [alone], used[start], start, 1))
+            for n_rows in widths:
+                runs = [_in_passes(engine, state, n_probed, n_rows, lead=lead) for lead in leads]
+                results.append(_judge(engine, runs, used[start], start, n_rows))
+            for n_paths, n_rows in paths if engine.n_paths > 1 else ():
+                if n_rows < n_probed:
+                    runs = [_in_passes(engine, state, n_probed, n_rows, n_paths=n_paths)]
+                    results.append(_judge(engine, runs, used[start], start, n_rows, n_paths=n_paths))
+    finally:
+        engine.release(state)
     return results, used
-
-
-def probe_paths(
-    engine: Engine, features: Features, references: Mapping[int, NDArray[np.float32]]
-) -> tuple[RowResult, ...]:
-    """Compare passes over several paths with `references`, bit for bit: each path in turn is the probe's text.
-
-    Its keys and values are kept, so that later rows judge them too. Empty where the bundle has no graph for several
-    paths. Raises Interrupted.
-    """
-    if engine.n_paths == 1:
-        return ()
-    return tuple(
-        _judge_paths(engine, state, references[start], *shape)
-        for start, state in _probe_states(engine, features)
-        for shape in PATHS_PER_PASS
-        if shape[1] < len(references[start])
-    )
 
 
 def probe_windows(engine: Engine) -> tuple[RowResult, ...]:
@@ -158,39 +178,12 @@ def _believed(engine: Engine) -> Iterator[None]:
             engine.is_exact, engine.windows_are_exact = known
 
 
-def probe_shortly(engine: Engine) -> Invariance:
-    """The probe in a fraction of a second: `SHORT_N_ROWS` rows behind made-up keys and values.
-
-    Raises Interrupted, BundleError when the graph for several paths cannot be loaded.
-    """
-    state = engine.start(engine.encode(probe_mel(engine.dims, SHORT_N_FRAMES)))
-    results = []
-    try:
-        _fill(state)
-        for start in (3, engine.dims.n_text_ctx - SHORT_N_ROWS - 2):
-            state.length = max(0, start)
-            reference = _in_passes(engine, state, SHORT_N_ROWS, 1)
-            for n_rows in SHORT_ROWS_PER_PASS:
-                run = _in_passes(engine, state, SHORT_N_ROWS, n_rows, lead=n_rows % 2)
-                results.append(_judge(engine, [run], reference, state.length, n_rows))
-            if engine.n_paths > 1:
-                results.append(_judge_paths(engine, state, reference, *SHORT_PATHS))
-    finally:
-        engine.release(state)
-    return Invariance(results=(*results, *probe_windows(engine)))
-
-
 def _fill(state: State, n_slots: int | None = None) -> None:
     """Noise for keys and values, of the first `n_slots` rows or of all."""
     block = np.random.default_rng(0).standard_normal(4099).astype(np.float32)  # a prime, so that no two slots are alike
     for array in state.memory.caches.values():
         slots = array[:, :, :n_slots]
         slots[...] = np.resize(block, slots.shape)
-
-
-def _judge_paths(engine: Engine, state: State, reference: NDArray[np.float32], n_paths: int, n_rows: int) -> RowResult:
-    run = _in_passes(engine, state, len(reference), n_rows, n_paths=n_paths)
-    return _judge(engine, [run], reference[: len(run)], state.length, n_rows, n_paths=n_paths)
 
 
 def _judge(
@@ -205,10 +198,11 @@ def _judge(
 ) -> RowResult:
     n_differing, largest = 0, 0.0
     for run in runs:
+        expected = reference[: len(run)]
         # Compared as bits: a NaN equals itself and -0.0 differs from 0.0. The largest is finite, for JSON.
-        n_differing += int((run.view(np.uint32) != reference.view(np.uint32)).any(axis=1).sum())
+        n_differing += int((run.view(np.uint32) != expected.view(np.uint32)).any(axis=1).sum())
         with np.errstate(invalid="ignore"):
-            difference = np.abs(run - reference)
+            difference = np.abs(run - expected)
         largest = max(largest, float(difference.max(where=np.isfinite(difference), initial=0.0)))
     return RowResult(
         threads=engine.threads,
@@ -220,20 +214,6 @@ def _judge(
         n_paths=n_paths,
         n_windows=n_windows,
     )
-
-
-def _probe_states(engine: Engine, features: Features) -> Iterator[tuple[int, State]]:
-    """Each of `probe_starts` with a text that long, in the same buffers."""
-    state = engine.start(features)
-    try:
-        for start in probe_starts(engine.dims):
-            if start > state.length:
-                ids = probe_ids(engine.dims, start)[state.length :]
-                engine.forward(state, ids, [len(ids) - 1])
-                engine.commit(state, len(ids))
-            yield start, state
-    finally:
-        engine.release(state)
 
 
 def _in_passes(
@@ -280,17 +260,11 @@ def rows_are_exact(engine: Engine, bundle: Bundle) -> bool:
     windows. Raises Interrupted, BundleError when a graph cannot be loaded.
     """
     path = answer_path(bundle, engine.threads)
-    answer = _known.get(path) or _kept(path)
-    if answer is None:
+    if path not in _known:
         with engine.lock:
-            answer = _known.get(path)  # of the thread that asked before this one
-            if answer is None:
-                found = probe_shortly(engine)
-                answer = found.exact, found.exact and found.windows_exact
-                _keep(path, engine.threads, found)
-                _known[path] = answer
-    _known[path] = answer
-    engine.is_exact, engine.windows_are_exact = answer
+            if path not in _known:  # no other thread asked before this one
+                _known[path] = _kept(path) or _measured(engine, path)
+    engine.is_exact, engine.windows_are_exact = answer = _known[path]
     return answer[0]
 
 
@@ -303,16 +277,15 @@ def answer_path(bundle: Bundle, threads: int) -> Path:
 
 def _kept(path: Path) -> _Answer | None:
     value = read_device_file(path)
-    if not isinstance(value, dict) or (value.get("kind"), value.get("version")) != (_KIND, _VERSION):
-        return None
     is_exact, are_windows = value.get("exact"), value.get("windows_exact")
-    if not isinstance(is_exact, bool) or not isinstance(are_windows, bool):
+    if value.get("version") != _VERSION or not isinstance(is_exact, bool) or not isinstance(are_windows, bool):
         return None
     return is_exact, is_exact and are_windows
 
 
-def _keep(path: Path, threads: int, found: Invariance) -> None:
-    answer = {"kind": _KIND, "version": _VERSION, **device_fields(threads)}
+def _measured(engine: Engine, path: Path) -> _Answer:
+    found = probe_shortly(engine)
     said = {"exact": found.exact, "windows_exact": found.windows_exact, "max_difference": found.max_difference}
     with contextlib.suppress(ResourceError):  # then the next process asks again
-        write_device_file(path, {**answer, **said})
+        write_device_file(path, {"kind": _KIND, "version": _VERSION, **device_fields(engine.threads), **said})
+    return found.exact, found.exact and found.windows_exact

@@ -105,7 +105,7 @@ class ProviderEncoder:
             self.run = _onnxruntime(bundle, name, threads, canceller)
         path = device_path(bundle.behind(self.label).digest, threads, "-provider")
         known = read_device_file(path)
-        if not isinstance(known, dict) or not isinstance(known.get(_SPEEDUP), float):
+        if not isinstance(known.get(_SPEEDUP), float):
             _log.info("the encoder on %s is compared with the model's own, once on this machine", self.label)
             error = _features_error(self.run, bundle, threads, canceller)
             bound = manifest.quantisation.get("max_features_error")  # of the bundle's own encoder

@@ -143,4 +143,4 @@ def test_a_pipe_in_the_cache_is_as_good_as_nothing(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: found.append(device.read_device_file(tmp_path / "x.json")), daemon=True)
     reader.start()
     reader.join(timeout=10)
-    assert found == [None]
+    assert found == [{}]

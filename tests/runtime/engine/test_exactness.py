@@ -21,7 +21,7 @@ Fault = Callable[[NDArray[np.float32], int, int], None]
 class FaultyDecoder:
     """Logits that say their position and token, changed by `fault(rows, n_before, width)` for each pass."""
 
-    threads, lock = 1, threading.RLock()
+    threads, n_paths, lock = 1, 1, threading.RLock()
 
     def __init__(self, fault: Fault, n_text_ctx: int = 448) -> None:
         self.dims: Any = SimpleNamespace(n_text_ctx=n_text_ctx, n_vocab=1000, n_mels=80, n_audio_ctx=100)
@@ -30,7 +30,7 @@ class FaultyDecoder:
 
     def start(self, _features: object) -> Any:
         self.n_open += 1
-        return SimpleNamespace(length=0)
+        return SimpleNamespace(length=0, memory=SimpleNamespace(caches={}))
 
     def forward(self, state: Any, ids: Any, logit_rows: Any = None) -> NDArray[np.float32]:
         assert state.length + len(ids) <= self.dims.n_text_ctx
