@@ -1,23 +1,4 @@
-"""Every error that specedge raises on purpose, with the exit code of the command and the Python kind that it is also.
-
-    SpecedgeError                     1  Exception          an internal fault, or some of the inputs failed
-    ├── UsageError                    2  ValueError         an invalid option, argument or combination
-    ├── AudioError                    3                     audio that is unreadable or out of bounds
-    │   └── AudioNotFoundError        3  FileNotFoundError  no such file
-    ├── ModelError                    4                     a model that cannot be used
-    │   ├── ModelNotFoundError        4  FileNotFoundError  a model that is not installed
-    │   ├── CheckpointError           4                     the source of an export: a folder, a file, a hub id
-    │   │   └── CheckpointNotFoundError  4  FileNotFoundError  (a ModelNotFoundError too)
-    │   ├── BundleError               4                     a bundle on disk: manifest, hashes, graphs
-    │   │   └── BundleNotFoundError   4  FileNotFoundError  (a ModelNotFoundError too)
-    │   ├── ProviderError            4                     another provider than the CPU's that cannot run an encoder
-    │   ├── ExactnessError            4                     a decoder whose rows depend on each other
-    │   └── MapError                  4                     a token map
-    │       └── MapNotFoundError      4  FileNotFoundError  (a ModelNotFoundError too)
-    ├── ResourceError                 5  OSError            disk ran out, or a file cannot be written
-    │   └── OutOfMemoryError          5  MemoryError        memory ran out
-    └── Interrupted                 130                     Ctrl-C or a request to stop
-        └── Terminated              143                     the signal SIGTERM
+"""Every error that specedge raises on purpose; docs/python.md has a table of them.
 
 A message is one line: what, where, what was expected, what to do. `click` usage errors share code 2. Interrupted is no
 KeyboardInterrupt: an embedding program may ask for it too, and `except Exception` catches it.
