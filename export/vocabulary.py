@@ -308,7 +308,7 @@ def built_in_table(name: str) -> list[bytes]:
     """
     file = importlib.resources.files("specedge.models").joinpath("vocabularies", f"{name}.bin.z")
     try:
-        return unpack_table(zlib.decompress(file.read_bytes()), f"{name}.bin.z")
+        return unpack_table(zlib.decompress(file.read_bytes()), f"{name}.bin.z")[0]
     except (OSError, zlib.error, ModelError) as error:
         raise CheckpointError(f"the built-in {name} vocabulary cannot be read ({error}); reinstall specedge") from None
 

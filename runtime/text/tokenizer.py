@@ -16,7 +16,7 @@ tokenizer.bin, versions 1 and 2 (all integers little-endian, no padding):
     24            the table: for each id from 0 on, u16 length and that many bytes; length 0 is allowed
                   (the multilingual vocabulary has it at id 50256)
 
-A reader checks sizes against the file, then the CRC, and only then builds the table.
+A reader checks the size of the file and the CRC, and only then builds the table.
 """
 
 from __future__ import annotations
@@ -132,8 +132,11 @@ def pack_table(ranks: Sequence[bytes], pattern: str = GPT2) -> bytes:
     return head + zlib.crc32(table, zlib.crc32(head)).to_bytes(4, "little") + table
 
 
-def unpack_table(data: bytes, where: str) -> list[bytes]:
-    """The tokens of a tokenizer.bin, index = id. Raises BundleError, naming `where`, for what the format forbids."""
+def unpack_table(data: bytes, where: str) -> tuple[list[bytes], str]:
+    """The tokens of a tokenizer.bin, index = id, and the name of its pattern.
+
+    Raises BundleError, naming `where`, for what the format forbids.
+    """
     if len(data) < _HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise BundleError(f"{where} is no specedge byte table: it does not begin with the magic bytes; export it again")
     _, version, number, count, n_bytes, crc = _HEADER.unpack_from(data)
@@ -142,31 +145,18 @@ def unpack_table(data: bytes, where: str) -> list[bytes]:
             f"{where} has byte table version {version} and pattern {number}, expected version {VERSION} with pattern "
             f"0, or {PATTERN_VERSION} with 1; export it again"
         )
-    is_sized = n_bytes == len(data) - _HEADER.size and n_bytes <= MAX_TABLE_BYTES
-    if not is_sized or not 1 <= count <= min(MAX_TOKENS, n_bytes // 2):
-        raise BundleError(
-            f"{where} says it holds {count} tokens in {n_bytes} bytes, which its {len(data)} bytes cannot; export it "
-            "again"
-        )
-    view = memoryview(data)
-    if zlib.crc32(view[_HEADER.size :], zlib.crc32(view[:_CRC_OFFSET])) != crc:
-        raise BundleError(f"{where} is damaged: its checksum does not match; export it again or copy it again")
     tokens = []
-    at, size = _HEADER.size, len(data)
-    for _ in range(count):
+    at, size, view = _HEADER.size, len(data), memoryview(data)
+    is_whole = size == at + n_bytes and crc == zlib.crc32(view[at:], zlib.crc32(view[:_CRC_OFFSET]))
+    for _ in range(min(count, MAX_TOKENS) if is_whole else 0):
         if at + 2 > size:
             break
         stop = at + 2 + (data[at] | data[at + 1] << 8)
         tokens.append(data[at + 2 : stop])
         at = stop
-    if len(tokens) != count or at != size:
-        raise BundleError(f"{where} is damaged: its tokens do not fill the table exactly; export it again")
-    return tokens
-
-
-def pattern_of(data: bytes) -> str:
-    """The name of the pattern in a tokenizer.bin that `unpack_table` has read."""
-    return _PATTERN_NAMES[_HEADER.unpack_from(data)[2]]
+    if at != size or not 1 <= len(tokens) == count:
+        raise BundleError(f"{where} is damaged: it is not what its header says; export it again or copy it again")
+    return tokens, _PATTERN_NAMES[number]
 
 
 def write_table(path: str | os.PathLike[str], ranks: Sequence[bytes], pattern: str = GPT2) -> None:
@@ -228,10 +218,9 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | os.PathLike[str], special: TokenLayout) -> Tokenizer:
         """From a tokenizer.bin. Raises BundleError if it is missing, damaged or does not fit the layout."""
-        data = _content(path)
-        ranks = unpack_table(data, os.fspath(path))
+        ranks, pattern = unpack_table(_content(path), os.fspath(path))
         try:
-            return cls(ranks, special, pattern_of(data))
+            return cls(ranks, special, pattern)
         except ModelError as error:
             raise BundleError(f"{os.fspath(path)}: {error}") from None
 

@@ -176,7 +176,7 @@ class TokenizerTable(Target):
 
     def attempt(self, data: bytes) -> bool:
         try:
-            ranks = unpack_table(data, "t.bin")
+            ranks, _ = unpack_table(data, "t.bin")
         except BundleError as error:
             require("\n" not in str(error), error)
             return False

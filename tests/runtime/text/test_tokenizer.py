@@ -125,7 +125,7 @@ def test_every_change_of_one_byte_is_refused() -> None:
             with pytest.raises(BundleError, match="here"):
                 unpack_table(bytes(data), "here")
             data[at] ^= flip
-    assert unpack_table(bytes(data), "here") == toy_ranks(280)
+    assert unpack_table(bytes(data), "here")[0] == toy_ranks(280)
 
 
 @pytest.mark.parametrize("count", [0, 5, 1 << 20, 0xFFFFFFFF])
