@@ -315,21 +315,17 @@ class SileroDetector:
 
     def push(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
         """Take whole frames, float32 [n, 512]; return their probabilities, float32 [n]."""
-        from ..engine.session import bind_array_input, bind_array_output
-
         if not len(frames):
             return np.zeros(0, np.float32)
         before = np.concatenate([self._context[None], frames[:-1, -_CONTEXT_SAMPLES:]])
         self._context = frames[-1, -_CONTEXT_SAMPLES:].copy()
-        window = np.ascontiguousarray(np.concatenate([before, frames], axis=1), np.float32)
+        window = np.concatenate([before, frames], axis=1, dtype=np.float32)
         probabilities = np.empty(len(frames), np.float32)
         states = [np.empty(_STATE_SHAPE, np.float32) for _ in _STATES]
-        binding = self._session.binding()
-        for name, array in zip(_INPUTS, (window, *self._states), strict=True):
-            bind_array_input(binding, name, array)
-        for name, array in zip((_PROBABILITIES, *_STATES), (probabilities, *states), strict=True):
-            bind_array_output(binding, name, array)
-        self._session.run(binding)
+        self._session.run_once(
+            dict(zip(_INPUTS, (window, *self._states), strict=True)),
+            dict(zip((_PROBABILITIES, *_STATES), (probabilities, *states), strict=True)),
+        )
         self._states = states
         return probabilities
 
