@@ -34,7 +34,6 @@ from .heads import BLOCK, Heads, HeadsSpec, head_shapes
 from .layers import BASE_HEAD
 from .qwen3_asr import SpeechSpec
 from .spec import (
-    Progress,
     Source,
     Spec,
     Stored,
@@ -119,27 +118,19 @@ def _counted_from_base(name: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- opening
 
 
-def open_checkpoint(
-    source: str | Path,
-    *,
-    adapter: Path | None = None,
-    revision: str | None = None,
-    cache_dir: Path | None = None,
-    progress: Progress | None = None,
-) -> Checkpoint:
+def open_checkpoint(source: str | Path, *, adapter: Path | None = None, revision: str | None = None) -> Checkpoint:
     """Open a folder or a file of a known format, a hub id or a catalogue's short name.
 
-    An existing path wins over a hub id. `adapter`: a folder of peft's to merge. `revision` and `cache_dir` are the
-    hub's. Raises CheckpointError with what was looked for, UsageError for a revision of something that is not on the
-    hub, ResourceError when the disk is full.
+    An existing path wins over a hub id. `adapter`: a folder of peft's to merge. `revision` is the hub's. Raises
+    CheckpointError with what was looked for, UsageError for a revision of something that is not on the hub,
+    ResourceError when the disk is full.
     """
     opened = None if adapter is None else lora.open_adapter(adapter)  # before a download of gigabytes
     path = _local(source)
     if path is None:
         from .sources import fetch_checkpoint
 
-        found = fetch_checkpoint(str(source), revision=revision, cache_dir=cache_dir, progress=progress)
-        checkpoint = _open_folder(*found)
+        checkpoint = _open_folder(*fetch_checkpoint(str(source), revision=revision))
     elif revision is not None:
         raise UsageError(f"{source} is a local path; a revision can be given for a hub id only")
     else:

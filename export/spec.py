@@ -30,9 +30,6 @@ from specedge.runtime.text.splitting import GPT2
 from .heads import HeadsSpec, Shapes, head_shapes, heads_in_config, layer_shapes, pair_shapes
 from .layers import ROWS_AT_ONCE, in_parts
 
-Progress = Callable[[str], None]
-"""Called with one line of text whenever a slow step begins."""
-
 
 def shard_names(index: Path) -> list[str]:
     """The files that a *.index.json names, each once. Raises CheckpointError for a name outside its folder."""

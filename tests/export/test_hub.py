@@ -42,6 +42,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"openai/whisper-tiny": single} | of_me
 
 
+@pytest.fixture(autouse=True)
+def in_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+
+
 @pytest.fixture
 def fake(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     with FakeHub(models, gated=("me/gated",)) as server:
@@ -62,31 +67,30 @@ def dead(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", ["tiny", "whisper-tiny", "openai/whisper-tiny"])
 def test_a_short_name_and_a_hub_id_fetch_the_needed_files_only(
-    name: str, fake: FakeHub, models: dict[str, Path], tmp_path: Path
+    name: str, fake: FakeHub, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines: list[str] = []
-    with open_checkpoint(name, cache_dir=tmp_path, progress=lines.append) as checkpoint:
+    with open_checkpoint(name) as checkpoint:
         source = checkpoint.spec.source
         assert (source.kind, source.id, source.revision) == ("hub", "openai/whisper-tiny", TINY)
         with open_checkpoint(models["openai/whisper-tiny"]) as local:
             np.testing.assert_array_equal(checkpoint.tensor(NAME), local.tensor(NAME))
     assert sorted(fake.fetched) == sorted([*CONFIGS, "vocab.json", "model.safetensors"])
-    assert lines == []  # nothing above a megabyte was fetched
+    assert capsys.readouterr().err == ""  # nothing above a megabyte was fetched
 
 
-def test_a_name_of_the_catalogue_is_the_published_commit_and_no_other(fake: FakeHub, tmp_path: Path) -> None:
-    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)[1] == TINY
+def test_a_name_of_the_catalogue_is_the_published_commit_and_no_other(fake: FakeHub) -> None:
+    assert hub.fetch("openai/whisper-tiny")[1] == TINY
     asked = [path for _, path in fake.requests]
     assert asked[0] == f"/api/models/openai/whisper-tiny/revision/{TINY}" and not any("main" in path for path in asked)
     fake.requests.clear()
-    hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, revision="main")
+    hub.fetch("openai/whisper-tiny", revision="main")
     assert fake.requests[0][1] == "/api/models/openai/whisper-tiny/revision/main"
     fake.commits["openai/whisper-tiny"] = COMMIT  # as after a push, or on a mirror
     with pytest.raises(CheckpointError, match=f"has no revision '{TINY}' on http.*; give a --revision that it has"):
-        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path / "new")
+        hub.fetch("openai/whisper-tiny")
     fake.revisions = (TINY,)
     with pytest.raises(CheckpointError, match=f"answers with commit {COMMIT} of openai/whisper-tiny instead of {TINY}"):
-        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path / "new")
+        hub.fetch("openai/whisper-tiny")
 
 
 @pytest.mark.parametrize(
@@ -100,47 +104,47 @@ def test_a_name_of_the_catalogue_is_the_published_commit_and_no_other(fake: Fake
     ],
 )
 def test_a_hub_without_https_is_refused_before_it_is_asked(
-    endpoint: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     with pytest.raises(UsageError) as caught:
-        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+        hub.fetch("openai/whisper-tiny")
     said = str(caught.value)
     assert said.startswith(f"HF_ENDPOINT is {shown}: ") and "give an https address" in said
     assert "secret" not in said and "\n" not in said
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
-def test_a_hub_on_this_machine_needs_no_https(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_on_this_machine_needs_no_https(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", f"http://{host}:1")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     with pytest.raises(CheckpointError, match="cannot reach"):
-        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+        hub.fetch("openai/whisper-tiny")
 
 
-def test_shards_are_those_the_index_names(fake: FakeHub, tmp_path: Path) -> None:
-    with open_checkpoint("me/fine-tune", cache_dir=tmp_path) as checkpoint:
+def test_shards_are_those_the_index_names(fake: FakeHub) -> None:
+    with open_checkpoint("me/fine-tune") as checkpoint:
         assert checkpoint.tensor(NAME).shape == (64,)
     shards = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     assert sorted(fake.fetched) == sorted([*CONFIGS, "vocab.json", "model.safetensors.index.json", *shards])
 
 
-def test_a_second_time_nothing_is_fetched(fake: FakeHub, tmp_path: Path) -> None:
-    first = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+def test_a_second_time_nothing_is_fetched(fake: FakeHub) -> None:
+    first = hub.fetch("openai/whisper-tiny")
     fake.requests.clear()
-    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path) == first
-    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, revision="main") == first
+    assert hub.fetch("openai/whisper-tiny") == first
+    assert hub.fetch("openai/whisper-tiny", revision="main") == first
     assert fake.fetched == []
 
 
 def test_a_download_whose_connection_breaks_goes_on_where_it_was(
-    fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)  # of what is kept
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     fake.cuts["model.safetensors"] = 5500
-    folder, _ = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    folder, _ = hub.fetch("openai/whisper-tiny")
     source = fake.models["openai/whisper-tiny"] / "model.safetensors"
     assert (folder / "model.safetensors").read_bytes() == source.read_bytes()
     assert fake.ranges == [("model.safetensors", 5000)] and not fake.cuts
@@ -157,7 +161,7 @@ def _stop(fake: FakeHub, cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> li
         patched.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)  # of what is kept
         patched.setattr("time.sleep", interrupt)  # before it goes on by itself
         with pytest.raises(KeyboardInterrupt):
-            hub.fetch("openai/whisper-tiny", cache_dir=cache_dir)
+            hub.fetch("openai/whisper-tiny")
     return list(cache_dir.glob("models--openai--whisper-tiny/blobs/*.incomplete"))
 
 
@@ -167,7 +171,7 @@ def test_a_download_that_was_stopped_goes_on_within_the_file(
     (part,) = _stop(fake, tmp_path, monkeypatch)
     source = (fake.models["openai/whisper-tiny"] / "model.safetensors").read_bytes()
     assert part.read_bytes() == source[:5000] and not fake.ranges
-    folder, _ = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    folder, _ = hub.fetch("openai/whisper-tiny")
     assert (folder / "model.safetensors").read_bytes() == source
     assert fake.ranges == [("model.safetensors", 5000)] and not part.exists()
     assert fake.fetched.count("model.safetensors") == 2
@@ -181,52 +185,46 @@ def test_a_part_that_is_not_of_the_file_is_thrown_away(
     part.write_bytes(damage)
     if len(damage) == 5000:
         with pytest.raises(CheckpointError, match="model.safetensors: http.* sent other bytes than the published ones"):
-            hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+            hub.fetch("openai/whisper-tiny")
         assert not part.exists()
-    folder, _ = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    folder, _ = hub.fetch("openai/whisper-tiny")
     source = fake.models["openai/whisper-tiny"] / "model.safetensors"
     assert (folder / "model.safetensors").read_bytes() == source.read_bytes()
 
 
-def test_a_cache_without_links_is_left_to_the_hub_s_client(
-    fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_without_links_is_left_to_the_hub_s_client(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.file_download.are_symlinks_supported", lambda folder: False)
-    folder, _ = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    folder, _ = hub.fetch("openai/whisper-tiny")
     assert (folder / "model.safetensors").is_file() and fake.fetched.count("model.safetensors") == 1
 
 
-def test_offline_only_the_cache_counts(fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    online = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+def test_offline_only_the_cache_counts(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    online = hub.fetch("openai/whisper-tiny")
     fake.requests.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path) == online
-    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, revision=TINY) == online
+    assert hub.fetch("openai/whisper-tiny") == online
+    assert hub.fetch("openai/whisper-tiny", revision=TINY) == online
     with pytest.raises(CheckpointError, match="me/fine-tune is not in the hub's cache, and HF_HUB_OFFLINE is set"):
-        hub.fetch("me/fine-tune", cache_dir=tmp_path)
+        hub.fetch("me/fine-tune")
     with pytest.raises(CheckpointError, match="not in the hub's cache"):
-        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, revision="other")
+        hub.fetch("openai/whisper-tiny", revision="other")
     assert fake.requests == []
 
 
-def test_a_cached_copy_that_lacks_a_shard_does_not_count(
-    fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, _ = hub.fetch("me/fine-tune", cache_dir=tmp_path)
+def test_a_cached_copy_that_lacks_a_shard_does_not_count(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = hub.fetch("me/fine-tune")
     (folder / "model-00002-of-00002.safetensors").unlink()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(CheckpointError, match="not in the hub's cache"):
-        hub.fetch("me/fine-tune", cache_dir=tmp_path)
+        hub.fetch("me/fine-tune")
 
 
-def test_no_network_is_one_line_and_the_cache_still_works(
-    fake: FakeHub, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    first = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+def test_no_network_is_one_line_and_the_cache_still_works(fake: FakeHub, request: pytest.FixtureRequest) -> None:
+    first = hub.fetch("openai/whisper-tiny")
     url = request.getfixturevalue("dead")
-    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path) == first
+    assert hub.fetch("openai/whisper-tiny") == first
     with pytest.raises(CheckpointError, match=f"cannot reach {url} to fetch me/fine-tune") as caught:
-        hub.fetch("me/fine-tune", cache_dir=tmp_path)
+        hub.fetch("me/fine-tune")
     assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
 
 
@@ -241,11 +239,9 @@ def test_no_network_is_one_line_and_the_cache_still_works(
         ("a/--b..c", None, "is no hub id"),
     ],
 )
-def test_what_the_hub_refuses_is_one_line(
-    hub_id: str, revision: str | None, message: str, fake: FakeHub, tmp_path: Path
-) -> None:
+def test_what_the_hub_refuses_is_one_line(hub_id: str, revision: str | None, message: str, fake: FakeHub) -> None:
     with pytest.raises(CheckpointError, match=message) as caught:
-        hub.fetch(hub_id, revision=revision, cache_dir=tmp_path)
+        hub.fetch(hub_id, revision=revision)
     assert "\n" not in str(caught.value)
 
 
@@ -254,10 +250,10 @@ def test_an_index_cannot_name_files_elsewhere(fake: FakeHub, tmp_path: Path) -> 
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {NAME: "../../secret"}}))
     fake.models["me/evil"] = folder
     with pytest.raises(CheckpointError, match="expected the name of a file beside it"):
-        hub.fetch("me/evil", cache_dir=tmp_path / "cache")
+        hub.fetch("me/evil")
 
 
-def test_a_full_disk_is_a_resource_error(fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_resource_error(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
     def full(*_: Any, **__: Any) -> str:
@@ -265,7 +261,7 @@ def test_a_full_disk_is_a_resource_error(fake: FakeHub, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
     with pytest.raises(ResourceError, match="the disk is full: cannot download openai/whisper-tiny"):
-        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+        hub.fetch("openai/whisper-tiny")
 
 
 @pytest.mark.parametrize("name", ["tinny", "C:\\models\\x", "../up", "a/b/c", "tiny.pt", "x.safetensors"])
