@@ -56,7 +56,7 @@ async def realtime(socket: WebSocket) -> None:
         await socket.close(1008)
     finally:
         socket.scope[ABOUT] |= {"model": session.model_name or "-", "audio_s": session.all_s}
-        await session.close()
+        session.close()
 
 
 def _law(alaw: bool) -> NDArray[np.float32]:
@@ -87,18 +87,21 @@ class _Session:
         self._live: LiveTranscriber | None = None
         self._drafters: tuple[str, ...] = ()
         self._resampler: Any = None
-        self._item = ""
         self._last_item: str | None = None
-        self._text, self._has_spoken = "", False
-        self._turn_s = 0.0  # audio since the last turn ended
         self.all_s = self._before_s = 0.0  # audio of the session, and of it before the transcriber began
+        self._begin_turn()
 
     async def tell(self, type_: str, **fields: Any) -> None:
         await self._socket.send_text(json.dumps({"type": type_, "event_id": f"event_{secrets.token_hex(8)}", **fields}))
 
-    async def close(self) -> None:
+    def close(self) -> None:
         if self._live is not None:
             self._live.close()
+        self._live = self._resampler = None
+
+    def _begin_turn(self) -> None:
+        self._item, self._text, self._has_spoken = f"item_{secrets.token_hex(8)}", "", False
+        self._turn_s = 0.0  # audio since the last turn ended
 
     async def run(self, name: str) -> None:
         self.model_name = name
@@ -144,7 +147,9 @@ class _Session:
         elif kind == "input_audio_buffer.commit":
             await self._commit()
         elif kind == "input_audio_buffer.clear":
-            await self._drop()
+            self.close()
+            self._begin_turn()
+            self._before_s = self.all_s
             await self.tell("input_audio_buffer.cleared")
         else:
             raise Failure(400, "unknown_event", f"unknown event {str(kind)[:60]!r}", param="type")
@@ -211,13 +216,7 @@ class _Session:
             await self._report(updates, model)
             self._before_s = self.all_s
             if self._last_item == before:  # else a pause at the end has told it
-                await self._end_turn(must=True)
-
-    async def _drop(self) -> None:
-        await self.close()
-        self._live = self._resampler = None
-        self._item, self._text, self._has_spoken, self._turn_s = "", "", False, 0.0
-        self._before_s = self.all_s
+                await self._end_turn()
 
     async def _in_thread(self, do: Any, *arguments: Any) -> list[LiveUpdate]:
         loop = asyncio.get_running_loop()
@@ -247,8 +246,7 @@ class _Session:
 
     async def _report(self, updates: list[LiveUpdate], model: WhisperModel) -> None:
         for update in updates:
-            self._item = self._item or f"item_{secrets.token_hex(8)}"
-            if not self._has_spoken and (update.confirmed or update.tentative):
+            if not self._has_spoken:
                 self._has_spoken = True
                 start_ms = round(1000 * (self._before_s + update.start_s))
                 await self.tell("input_audio_buffer.speech_started", audio_start_ms=start_ms, item_id=self._item)
@@ -266,16 +264,12 @@ class _Session:
             else:
                 await self.tell("specedge.tentative", item_id=self._item, text=update.tentative)
 
-    async def _end_turn(self, *, must: bool = False) -> None:
-        """Tell that the turn is over: one that was said something in, or one that the client ends."""
-        if not (self._has_spoken or must):
-            return
-        item = self._item or f"item_{secrets.token_hex(8)}"
-        await self.tell("input_audio_buffer.committed", item_id=item, previous_item_id=self._last_item)
+    async def _end_turn(self) -> None:
+        await self.tell("input_audio_buffer.committed", item_id=self._item, previous_item_id=self._last_item)
         about = {"transcript": self._text.strip(), "usage": {"type": "duration", "seconds": math.ceil(self._turn_s)}}
-        await self.tell(f"{_EVENTS}.completed", item_id=item, content_index=0, **about)
-        self._last_item = item
-        self._item, self._text, self._has_spoken, self._turn_s = "", "", False, 0.0
+        await self.tell(f"{_EVENTS}.completed", item_id=self._item, content_index=0, **about)
+        self._last_item = self._item
+        self._begin_turn()
 
 
 def _object(value: Any) -> dict[str, Any]:
