@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import tempfile
 import threading
 import time
@@ -56,6 +57,7 @@ SENTENCES = (
     " What is the temperature in the {name}?",
 )
 _MOST_NAMES, _MOST_CHARS, _MOST_KEPT = 2000, 100, 8
+_making = threading.Lock()
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +65,7 @@ async def serving(service: Service) -> AsyncIterator[None]:
     """Listen at the settings' URI inside the block. Raises ResourceError."""
     uri, name = service.settings.wyoming or "", service.settings.zeroconf
     server = AsyncServer.from_uri(uri)
-    handler = partial(_Handler, service=service, maps=NameMaps(service.folder))
+    handler = partial(_Handler, service=service)
     async with contextlib.AsyncExitStack() as stack:
         try:
             if uri.startswith("stdio"):
@@ -82,36 +84,26 @@ async def serving(service: Service) -> AsyncIterator[None]:
         yield
 
 
-class NameMaps:
-    """Token maps of commands with the names of a house: each sentence with each name. They change no text.
+def map_of(names: Sequence[str], bundle: Bundle, folder: Path) -> Path | None:
+    """The token map of commands with the names of a house, each sentence with each name; it changes no text.
 
-    The last few are kept, in the server's private folder, with which they go.
+    It lies in `folder`, where the last few are kept, and is made where it is new; None without names. Raises
+    ResourceError.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._made: dict[str, Path] = {}
-        self._lock = threading.Lock()
-
-    def map_of(self, names: Sequence[str], bundle: Bundle) -> Path | None:
-        """The map of these names for this model, made now where it is new; None without names. Raises ResourceError."""
-        names = sorted({name.strip()[:_MOST_CHARS] for name in names[:_MOST_NAMES] if name.strip()})
-        if not names:
-            return None
-        key = hashlib.sha256("\0".join([bundle.digest, *names]).encode()).hexdigest()[:32]
-        with self._lock:
-            path = self._made.pop(key, None) or self._built(key, names, bundle)
-            self._made[key] = path
-            while len(self._made) > _MOST_KEPT:
-                self._made.pop(next(iter(self._made))).unlink(missing_ok=True)
-        return path
-
-    def _built(self, key: str, names: Sequence[str], bundle: Bundle) -> Path:
-        tokenizer, path = bundle.tokenizer, self._folder / f"{key}.tmap"
-        sentences = (tokenizer.encode(one.replace("{name}", name)) for one in SENTENCES for name in names)
-        eot = tokenizer.special.eot
-        build(sentences, path, n_text=eot, fingerprint=text_fingerprint(tokenizer.ranks, eot))
-        return path
+    names = sorted({name.strip()[:_MOST_CHARS] for name in names[:_MOST_NAMES] if name.strip()})
+    if not names:
+        return None
+    key = hashlib.sha256("\0".join([bundle.digest, *names]).encode()).hexdigest()[:32]
+    path = folder / f"{key}.tmap"
+    with _making:
+        if not path.exists():
+            tokenizer, eot = bundle.tokenizer, bundle.tokenizer.special.eot
+            sentences = (tokenizer.encode(one.replace("{name}", name)) for one in SENTENCES for name in names)
+            build(sentences, path, n_text=eot, fingerprint=text_fingerprint(tokenizer.ranks, eot))
+        path.touch()
+        for old in sorted(folder.glob("*.tmap"), key=os.path.getmtime)[:-_MOST_KEPT]:
+            old.unlink()
+    return path
 
 
 class _Bounded:
@@ -132,14 +124,12 @@ class _Bounded:
 class _Handler(AsyncEventHandler):
     """One connection: a request after another."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, service: Service, maps: NameMaps
-    ) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, service: Service) -> None:
         super().__init__(_Bounded(reader), writer)  # type: ignore[arg-type]
-        self._service, self._maps = service, maps
+        self._service = service
         self._wanted = Transcribe()
         self._audio: Any = None
-        self._layout, self._n_bytes = (16_000, 2, 1), 0
+        self._layout = (16_000, 2, 1)
 
     async def run(self) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, KeyError, TypeError, AttributeError):
@@ -176,30 +166,24 @@ class _Handler(AsyncEventHandler):
         elif Transcribe.is_type(event.type):
             self._wanted = Transcribe.from_event(event)
         elif AudioStart.is_type(event.type):
-            start = AudioStart.from_event(event)
-            self._begin(start.rate, start.width, start.channels)
+            self._forget()
         elif AudioChunk.is_type(event.type):
             chunk = AudioChunk.from_event(event)
             layout = (chunk.rate, chunk.width, chunk.channels)
-            if self._audio is None or (not self._n_bytes and layout != self._layout):
-                self._begin(*layout)
+            if self._audio is None:
+                self._service.check()
+                if chunk.width not in _ENCODINGS:
+                    raise invalid("width", chunk.width, "1 to 4 bytes")
+                self._layout = layout
+                self._audio = tempfile.NamedTemporaryFile(dir=self._service.folder, delete=False)
             elif layout != self._layout:
                 raise Failure(400, "invalid_value", f"rate, width, channels: changed from {self._layout} to {layout}")
-            self._n_bytes += len(chunk.audio)
-            if self._n_bytes > self._service.settings.max_upload_bytes:
+            if self._audio.tell() + len(chunk.audio) > self._service.settings.max_upload_bytes:
                 raise Failure(413, "file_too_large", "the audio is too long for this server")
             self._audio.write(chunk.audio)
         elif AudioStop.is_type(event.type):
             await self._transcribe()
         return True
-
-    def _begin(self, rate_hz: int, width: int, n_channels: int) -> None:
-        self._forget()
-        self._service.check()
-        if width not in _ENCODINGS:
-            raise invalid("width", width, "1 to 4 bytes")
-        self._layout, self._n_bytes = (rate_hz, width, n_channels), 0
-        self._audio = tempfile.NamedTemporaryFile(dir=self._service.folder, delete=False)
 
     async def _transcribe(self) -> None:
         wanted, self._wanted = self._wanted, Transcribe()
@@ -209,7 +193,7 @@ class _Handler(AsyncEventHandler):
         language = wanted.language
         try:
             await self.write_event(TranscriptStart(language=language).event())
-            if self._audio is not None and self._n_bytes:
+            if self._audio is not None and self._audio.tell():
                 self._audio.close()
                 about["model"] = self._service.models.name_of(wanted.name or "")
                 async with self._service.models.use(about["model"]) as model:
@@ -234,7 +218,7 @@ class _Handler(AsyncEventHandler):
         names = [str(name) for name in (*(wanted.transcript_names or ()), *(wanted.transcript_terms or ()))]
         drafter = self._service.settings.drafter
         about = self._service.drafter_options(drafter)
-        own = self._maps.map_of(names, model.bundle) if drafter in READS_MAPS else None
+        own = map_of(names, model.bundle, self._service.folder) if drafter in READS_MAPS else None
         if own is not None:
             bundled = [model.bundle.file(name) for name in sorted(model.bundle.manifest.files) if name[:5] == "maps/"]
             about["token_maps"] = (own, *(about.get("token_maps") or bundled))

@@ -20,7 +20,7 @@ from wyoming.ping import Ping, Pong
 
 import specedge
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.serve.wyoming import NameMaps
+from specedge.serve.wyoming import map_of
 from support.paths import DEMO
 from support.serving import MAINTENANCE, SAID, served
 
@@ -73,7 +73,7 @@ async def _everything(uri: str) -> None:
         assert said(await ask(client, transcript_names=names, transcript_terms=["pump"])) == SAID
         assert (await ask(client, name="nope"))[-1].data["code"] == "model_not_found"
         assert (await ask(client, language="klingon"))[-1].type == "error"
-        await client.write_event(Event("audio-start", {"rate": "x"}))
+        await client.write_event(Event("audio-chunk", {"rate": "x"}))
         event = await client.read_event()
         assert event is not None and event.data["code"] == "invalid_event"
         assert said(await ask(client, language="auto")) == SAID
@@ -151,10 +151,11 @@ def test_stdio() -> None:
 
 def test_names_become_drafts_and_are_made_once(tmp_path: Path) -> None:
     bundle = Bundle.open(DEMO)
-    maps = NameMaps(tmp_path)
-    path = maps.map_of(["Kitchen Lamp", "Hall"], bundle)
-    assert path is not None and maps.map_of(["Hall", "Kitchen Lamp", " "], bundle) == path
-    assert maps.map_of([], bundle) is None
+    path = map_of(["Kitchen Lamp", "Hall"], bundle, tmp_path)
+    assert path is not None
+    made = path.stat().st_ino
+    assert map_of(["Hall", "Kitchen Lamp", " "], bundle, tmp_path) == path and path.stat().st_ino == made
+    assert map_of([], bundle, tmp_path) is None
     for i in range(9):
-        assert maps.map_of([f"lamp {i}"], bundle) is not None
+        assert map_of([f"lamp {i}"], bundle, tmp_path) is not None
     assert len(list(tmp_path.iterdir())) == 8 and not path.exists()
