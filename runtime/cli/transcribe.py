@@ -44,15 +44,6 @@ _MODE = (
         group="Voice activity and batches",
     ),
 )
-# Taken out of the line by the main command, wherever it stands; here for the help.
-_DEBUG = option(
-    "--debug",
-    is_flag=True,
-    expose_value=False,
-    is_usual=False,
-    group="Messages",
-    help="Show the traceback of an error.",
-)
 # Options of openai-whisper and whisper-ctranslate2 that decide nothing here.
 _ACCEPTED = (
     option("--model-dir", hidden=True, type=click.Path(path_type=Path)),
@@ -78,7 +69,6 @@ _ACCEPTED = (
     _MODE,
     fields_of(VadOptions, default=None),
     fields_of(SubtitleOptions),
-    (_DEBUG,),
     _ACCEPTED,
 )
 @click.pass_context
