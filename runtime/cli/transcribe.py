@@ -15,7 +15,6 @@ from specedge.errors import UsageError
 from ..console import LOSS, notify
 from ..options import BATCH_SIZE, TranscribeOptions, VadOptions, check_together
 from ..output.formats import SubtitleOptions
-from .errors import fail
 from .options import (
     DRAFTING,
     INCREMENT,
@@ -96,13 +95,9 @@ def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> N
     for remark in _without_effect(given, request):
         if not request.output.quiet:
             notify(f"warning: {remark}")
-
-    def report(error: Exception) -> None:
-        fail(error, debug=bool(ctx.obj))
-
     from .transcribe_files import transcribe_files
 
-    ctx.exit(transcribe_files(request, report=report))
+    ctx.exit(transcribe_files(request, debug=bool(ctx.obj)))
 
 
 def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Request:

@@ -28,6 +28,7 @@ from ..longform.segments import Segment, TranscriptionInfo
 from ..model import WhisperModel
 from ..output.formats import STREAMED, Transcript, render, write_transcript
 from ..output.report import coloured_text, describe, legend, statistics, timed_text
+from .errors import fail
 from .output_names import output_paths
 from .request import Request
 
@@ -35,8 +36,8 @@ _FEWEST = 8  # tokens that say something: single words are often as unsure
 _UNSURE = -1.0  # openai-whisper's logprob_threshold, which all fallbacks missed
 
 
-def transcribe_files(request: Request, *, report: Callable[[Exception], None]) -> int:
-    """Do it; returns 0, or 1 when some of several inputs failed. `report` gets the error of each that failed.
+def transcribe_files(request: Request, *, debug: bool) -> int:
+    """Do it; returns 0, or 1 when some of several inputs failed. debug: with the traceback of each that failed.
 
     Raises UsageError, ModelError, ResourceError, Interrupted, and the error of a lone input.
     """
@@ -44,11 +45,11 @@ def transcribe_files(request: Request, *, report: Callable[[Exception], None]) -
     remark: Callable[[str], None] = (lambda _: None) if output.quiet else notify
     failed: list[Exception] = []
 
-    def fail(error: Exception) -> None:
+    def report(error: Exception) -> None:
         failed.append(error)
-        report(error)
+        fail(error, debug=debug)
 
-    files = expand_folders(request.files, notify=remark, report=fail)
+    files = expand_folders(request.files, notify=remark, report=report)
     is_alone = len(files) == 1 and not failed
     _check(request, files)
     folder = None if output.folder is None else Path(output.folder)
@@ -77,7 +78,7 @@ def transcribe_files(request: Request, *, report: Callable[[Exception], None]) -
             except Exception as error:
                 if is_alone or not _concerns_one_input(error):
                     raise
-                fail(error)
+                report(error)
     if not is_alone or output.skips_existing:
         counts = {"done": len(done_s), "failed": len(failed), "left out": len(files) - len(work)}
         remark(summary(counts, sum(done_s), time.monotonic() - started))
