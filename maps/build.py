@@ -16,7 +16,6 @@ frequent branches that it left. NumPy walks all keys at once. The same sentences
 
 from __future__ import annotations
 
-import mmap
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +39,7 @@ from .tmap_format import (
     quantise_confidence,
     quantise_count,
 )
-from .writer import Chunk, Spill, write_map
+from .writer import CANDIDATE, KEY, Chunk, Spill, write_map
 
 BUILDER_VERSION = 1
 _BATCH = 1 << 19  # positions that are counted together: about 300 bytes of memory each
@@ -104,22 +103,17 @@ def build(
     with scratch_folder(path) as folder:
         spill = Spill(folder, options.n_orders)
         report, ids = _write_tokens(sentences, folder, n_text)
-        text = np.memmap(folder / "text", dtype="<u2", mode="r")
-        starts = _sort_positions(text, folder / "positions")
-        _count(text, folder / "positions", starts, spill, options)
-        _give_back(text)
+        _count(folder / "positions", spill, options)
         meta = options.to_json() | {"sentences": report.n_sentences, "tokens": report.n_tokens}
         write_map(
             path,
             spill,
-            text,
             n_text=n_text,
             fingerprint=fingerprint,
             meta=meta,
             ids=ids,
             budget_bytes=options.budget_bytes,
         )
-        del text  # before its folder is removed, which Windows would refuse
     return report
 
 
@@ -134,7 +128,6 @@ def _write_tokens(
     counts = np.zeros(n_text + 1, dtype=np.int64)
     for at in range(0, len(seen), _SORT_BLOCK):
         counts += np.bincount(seen[at : at + _SORT_BLOCK], minlength=n_text + 1)
-        _give_back(seen)
     frequent = np.argsort(-counts[:n_text], kind="stable")[:MAX_TOKENS]
     ids = np.sort(frequent[counts[frequent] > 0]).astype(np.uint32)
     tokens = np.full(n_text + 1, END, dtype="<u2")
@@ -147,10 +140,7 @@ def _write_tokens(
             is_second_end = (block == END) & (np.append(before, block[:-1]) == END)  # nothing is left in between
             file.write(block[~is_second_end].data)
             before = int(block[-1])
-            _give_back(seen)
         array("H", [END] * _TAIL).tofile(file)
-    del seen
-    os.unlink(folder / "ids")
     return report, ids
 
 
@@ -201,26 +191,13 @@ def _sort_positions(text: NDArray[np.uint16], path: Path) -> NDArray[np.int64]:
         rank = np.arange(len(ids)) - (np.cumsum(n_ids) - n_ids)[ids]
         positions[filled[ids] + rank] = at + order
         filled += n_ids
-        _give_back(positions)
-        _give_back(text)
     return starts
 
 
-def _give_back(mapped: NDArray[Any]) -> None:
-    """Drop the resident pages of a mapped file; what was written stays in the file."""
-    base: Any = mapped.base
-    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        base.madvise(mmap.MADV_DONTNEED)
-
-
-def _count(
-    text: NDArray[np.uint16],
-    positions: Path,
-    starts: NDArray[np.int64],
-    spill: Spill,
-    options: BuildOptions,
-) -> None:
+def _count(positions: Path, spill: Spill, options: BuildOptions) -> None:
     """Fill the spill, batch by batch of neighbouring ids."""
+    text = np.memmap(spill.text, dtype="<u2", mode="r")
+    starts = _sort_positions(text, positions)
     for start, stop in _batches(starts):
         batch = np.fromfile(positions, dtype="<u4", count=stop - start, offset=4 * start).astype(np.int64)
         if len(batch) <= _LARGEST_BATCH:
@@ -293,51 +270,42 @@ def _count_keys(
     low, high = low[frequent], high[frequent]
     floor = np.maximum(np.ceil((high - low) * options.min_share).astype(np.int64), needed)
     found = _candidates_of(text, after, low, high, floor, options)
-    n_candidates = np.bincount(found.owner, minlength=len(low))
+    n_candidates = np.bincount(found["owner"], minlength=len(low))
     has_some = n_candidates > 0
-    _, first = np.unique(found.owner, return_index=True)
-    within = np.arange(options.max_length) < found.length[:, None]
+    _, first = np.unique(found["owner"], return_index=True)
+    within = np.arange(options.max_length) < found["length"][:, None]
     # Value of a key: the tokens that its best candidate is expected to save over all its occurrences.
-    sure = np.where(within[first], found.confidence[first], 0).astype(np.float64) / 255
+    sure = np.where(within[first], found["confidence"][first], 0).astype(np.float64) / 255
     expected = np.cumprod(sure, axis=1).sum(axis=1)
+    value = ((high - low) * weight)[has_some] * expected
+    start = _first_of(after, found["low"], found["high"])
+    count = quantise_count((found["high"] - found["low"]) * weight)
     return Chunk(
-        key=key[low[has_some]],
-        old=old[low[has_some]],
-        n_candidates=n_candidates[has_some].astype(np.uint8),
-        value=((high - low)[has_some] * weight * expected).astype(np.float32),
-        start=_first_of(after, found.low, found.high).astype(np.uint32),
-        length=found.length.astype(np.uint8),
-        count=quantise_count((found.high - found.low) * weight),
-        confidence=found.confidence[within],
+        np.rec.fromarrays([key[low[has_some]], old[low[has_some]], n_candidates[has_some], value], dtype=KEY),
+        np.rec.fromarrays([start, found["length"], count], dtype=CANDIDATE),
+        found["confidence"][within],
     )
 
 
-@dataclass(kw_only=True, eq=False)
-class _Paths:
-    """Candidates of the keys `owner`: occurrences [low, high) agree on `length` tokens, i64[Q] each.
-
-    A path goes on while it keeps `floor` occurrences. confidence u8[Q, max_length], meaningful up to `length`.
-    """
-
-    owner: _Ints
-    low: _Ints
-    high: _Ints
-    length: _Ints
-    floor: _Ints
-    confidence: NDArray[np.uint8]
-
-    def at(self, chosen: _Ints) -> _Paths:
-        return _Paths(**{name: column[chosen] for name, column in vars(self).items()})
-
-    def step(self, low: _Ints, n: _Ints) -> None:
-        """Go on by one token, to the `n` occurrences from `low` on."""
-        self.confidence[np.arange(len(low)), self.length] = quantise_confidence(n, self.high - self.low)
-        self.low, self.high, self.length = low, low + n, self.length + 1
+_Paths = NDArray[Any]
+"""Candidates of the keys `owner`: occurrences [low, high) agree on `length` tokens. A path goes on while it keeps
+`floor` occurrences. confidence is meaningful up to `length`."""
 
 
-def _joined(parts: list[_Paths]) -> _Paths:
-    columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
-    return _Paths(**{name: np.concatenate(column) for name, column in columns.items()})
+def _new_paths(low: _Ints, high: _Ints, floor: _Ints, max_length: int) -> _Paths:
+    """A path for each key, of no token yet."""
+    integers = [(name, "i8") for name in ("owner", "low", "high", "length", "floor")]
+    paths = np.zeros(len(low), [*integers, ("confidence", "u1", (max_length,))])
+    paths["owner"], paths["low"], paths["high"], paths["floor"] = np.arange(len(low)), low, high, floor
+    return paths
+
+
+def _step(paths: _Paths, moved: _Ints, low: _Ints, n: _Ints) -> None:
+    """The paths `moved` go on by one token, to the `n` occurrences from `low` on."""
+    whole = paths["high"][moved] - paths["low"][moved]
+    paths["confidence"][moved, paths["length"][moved]] = quantise_confidence(n, whole)
+    paths["low"][moved], paths["high"][moved] = low, low + n
+    paths["length"][moved] += 1
 
 
 def _by_continuation(text: NDArray[np.uint16], after: _Ints, n_tokens: int) -> _Ints:
@@ -354,32 +322,24 @@ def _candidates_of(
     The occurrences of a key are `after[low:high]`, positions of the id behind it, sorted by continuation; floor: how
     many of them a candidate needs.
     """
-    max_length = options.max_length
-    paths = _Paths(
-        owner=np.arange(len(low)),
-        low=low.copy(),
-        high=high.copy(),
-        length=np.zeros(len(low), dtype=np.int64),
-        floor=floor,
-        confidence=np.zeros((len(low), max_length), dtype=np.uint8),
-    )
+    paths = _new_paths(low, high, floor, options.max_length)
     left = _walk(text, after, paths, np.arange(len(low)), collect=options.n_candidates > 1)
     if left:
-        branches = _best(_joined(left), options.n_candidates - 1)
-        has_ended = text[after[branches.low] + branches.length - 1] == END
-        goes_on = np.flatnonzero(~has_ended & (branches.length < max_length))
+        branches = _best(np.concatenate(left), options.n_candidates - 1)
+        has_ended = text[after[branches["low"]] + branches["length"] - 1] == END
+        goes_on = np.flatnonzero(~has_ended & (branches["length"] < options.max_length))
         _walk(text, after, branches, goes_on, collect=False)
-        paths = _joined([paths, branches])
-    order = np.argsort(paths.owner, kind="stable")
-    return paths.at(order[paths.length[order] > 0])
+        paths = np.concatenate([paths, branches])
+    found = paths[paths["length"] > 0]
+    return found[np.argsort(found["owner"], kind="stable")]
 
 
 def _walk(text: NDArray[np.uint16], after: _Ints, paths: _Paths, active: _Ints, *, collect: bool) -> list[_Paths]:
     """Take the `active` paths as far as they go; returns the branches not taken, if they are to be collected."""
     left: list[_Paths] = []
-    max_length = paths.confidence.shape[1]
+    max_length = paths["confidence"].shape[1]
     while len(active):
-        low, high, length = paths.low[active], paths.high[active], paths.length[active]
+        low, high, length = paths["low"][active], paths["high"][active], paths["length"][active]
         at, path = _expand(low, high)
         tokens = text[after[at] + length[path]]
         is_new = np.concatenate(([True], (tokens[1:] != tokens[:-1]) | (path[1:] != path[:-1])))
@@ -391,16 +351,14 @@ def _walk(text: NDArray[np.uint16], after: _Ints, paths: _Paths, active: _Ints, 
         best = np.maximum.reduceat(run_n << 32 | (_LOW - np.arange(len(run_n))), first_run)
         best_run, best_n = _LOW - (best & _LOW), best >> 32
         if collect:
-            others = run_n >= paths.floor[active][run_path]
+            others = run_n >= paths["floor"][active][run_path]
             others[best_run] = False
-            left.append(paths.at(active[run_path[others]]))
-            left[-1].step(run_low[others], run_n[others])
-        goes_on = best_n >= paths.floor[active]
-        moved, best_run, best_n = active[goes_on], best_run[goes_on], best_n[goes_on]
-        paths.confidence[moved, length[goes_on]] = quantise_confidence(best_n, (high - low)[goes_on])
-        paths.low[moved], paths.high[moved] = run_low[best_run], run_low[best_run] + best_n
-        paths.length[moved] += 1
-        active = moved[(paths.length[moved] < max_length) & ~run_ends[best_run]]
+            left.append(paths[active[run_path[others]]])
+            _step(left[-1], np.arange(len(left[-1])), run_low[others], run_n[others])
+        goes_on = best_n >= paths["floor"][active]
+        moved, best_run = active[goes_on], best_run[goes_on]
+        _step(paths, moved, run_low[best_run], best_n[goes_on])
+        active = moved[(length[goes_on] + 1 < max_length) & ~run_ends[best_run]]
     return left
 
 
@@ -414,10 +372,10 @@ def _expand(low: _Ints, high: _Ints) -> tuple[_Ints, _Ints]:
 
 def _best(branches: _Paths, n_wanted: int) -> _Paths:
     """The `n_wanted` branches of each owner with the most occurrences; of equals the earlier ones."""
-    order = np.lexsort((branches.low, branches.length, branches.low - branches.high, branches.owner))
-    owner = branches.owner[order]
-    rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
-    return branches.at(order[rank < n_wanted])
+    n = branches["high"] - branches["low"]
+    branches = branches[np.lexsort((branches["low"], branches["length"], -n, branches["owner"]))]
+    rank = np.arange(len(branches)) - np.searchsorted(branches["owner"], branches["owner"])
+    return branches[rank < n_wanted]
 
 
 def _first_of(after: _Ints, low: _Ints, high: _Ints) -> _Ints:

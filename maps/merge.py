@@ -9,8 +9,8 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby
-from operator import mul
+from itertools import accumulate, groupby, islice
+from operator import itemgetter, mul
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,12 @@ from specedge.files import check_output, scratch_folder
 
 from .tmap_format import COUNTS, END, END_ID, MAX_ORDER, MAX_TOKENS, TOKEN_MAP, quantise_count
 from .token_map import TokenMap
-from .writer import Chunk, Spill, write_map
+from .writer import CANDIDATE, KEY, Chunk, Spill, write_map
 
 _KEYS_AT_ONCE = 1 << 14
 Key = tuple[int, ...]
-Candidate = tuple[
-    Key, int, Key, int
-]  # ids with `TokenMap.end`, quantised count, quantised confidences, where in the pool
+Candidate = tuple[Key, int, Key, int]
+"""Ids with `TokenMap.end`, quantised count, quantised confidences, where in the pool."""
 
 
 def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_bytes: int | None = None) -> None:
@@ -38,51 +37,40 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
     damaged ones; ResourceError when the file cannot be written.
     """
     check_output(path, TOKEN_MAP)
-    _check_mergeable(maps)
     first = maps[0]
+    for opened in maps:
+        if opened.fingerprint != first.fingerprint or opened.n_text != first.n_text:
+            raise MapError(
+                f"{opened.where} and {first.where} are for different vocabularies: maps of one vocabulary can be "
+                "merged, build the other again with the same -m"
+            )
     n_orders = max(opened.n_orders for opened in maps)
-    n_candidates = max(_most_candidates(opened) for opened in maps)
-    pools = np.cumsum([0, *(opened.info()["pool_tokens"] for opened in maps)])
+    every = (opened.items(n) for opened in maps for n in range(1, opened.n_orders + 1))
+    n_candidates = max((len(numbers) for items in every for _, numbers in items), default=1)
     ids = _all_ids(maps)
     with scratch_folder(path) as folder:
         spill = Spill(folder, n_orders)
-        with open(folder / "text", "xb") as file:
+        with open(spill.text, "xb") as file:
             for opened in maps:
                 file.write(_pool(opened, ids))
             file.write(b"\xff\xff")  # a memory map cannot be empty
-        text = np.memmap(folder / "text", dtype="<u2", mode="r")
         for n in range(1, n_orders + 1):
-            rows: list[tuple[Key, list[Candidate]]] = []
-            for key, sources in _aligned(maps, n):
-                found = [[(ids, c, q, int(pools[i]) + at) for ids, c, q, at in cs] for i, cs in sources]
-                rows.append((key, found[0] if len(found) == 1 else _added(found, n_candidates)))
-                if len(rows) == _KEYS_AT_ONCE:
-                    spill.append(n, _chunk(rows, ids))
-                    rows = []
-            spill.append(n, _chunk(rows, ids))
-        meta: dict[str, Any] = {"merged": [opened.info()["build"] for opened in maps]}
-        meta |= {name: sum(_number(opened, name) for opened in maps) for name in ("sentences", "tokens")}
+            rows = _rows(maps, n, n_candidates)
+            while some := list(islice(rows, _KEYS_AT_ONCE)):
+                spill.append(n, _chunk(some, ids))
+        built = [opened.info()["build"] for opened in maps]
+        meta: dict[str, Any] = {"merged": built}
+        for name in ("sentences", "tokens"):
+            meta[name] = sum(value for one in built if isinstance(value := one.get(name), int))
         write_map(
             path,
             spill,
-            text,
             n_text=first.n_text,
             fingerprint=first.fingerprint,
             meta=meta,
             ids=ids,
             budget_bytes=budget_bytes,
         )
-        del text
-
-
-def _check_mergeable(maps: Sequence[TokenMap]) -> None:
-    for opened in maps:
-        opened.verify()
-        if opened.fingerprint != maps[0].fingerprint or opened.n_text != maps[0].n_text:
-            raise MapError(
-                f"{opened.where} and {maps[0].where} are for different vocabularies: maps of one vocabulary can be "
-                "merged, build the other again with the same -m"
-            )
 
 
 def _all_ids(maps: Sequence[TokenMap]) -> NDArray[np.uint32] | None:
@@ -110,25 +98,21 @@ def _pool(opened: TokenMap, ids: NDArray[np.uint32] | None) -> memoryview | byte
     return found
 
 
-def _most_candidates(opened: TokenMap) -> int:
-    return max((len(numbers) for n in range(1, opened.n_orders + 1) for _, numbers in opened.items(n)), default=1)
+def _rows(maps: Sequence[TokenMap], n: int, n_candidates: int) -> Iterator[tuple[Key, list[Candidate]]]:
+    """Every key of order `n` in file order, with its best candidates in the maps together."""
+    pools = [0, *accumulate(opened.info()["pool_tokens"] for opened in maps)]
 
-
-def _number(opened: TokenMap, name: str) -> int:
-    value = opened.info()["build"].get(name)
-    return value if isinstance(value, int) else 0
-
-
-def _aligned(maps: Sequence[TokenMap], n: int) -> Iterator[tuple[Key, list[tuple[int, list[Candidate]]]]]:
-    """Every key of order `n` in file order, with the number of each map that has it and its candidates there."""
-
-    def keys(i: int, opened: TokenMap) -> Iterator[tuple[Key, int, range]]:
-        for key, numbers in opened.items(n):
+    def keys(i: int) -> Iterator[tuple[Key, int, range]]:
+        for key, numbers in maps[i].items(n):
             yield key[::-1], i, numbers
 
-    sources = [keys(i, opened) for i, opened in enumerate(maps) if n <= opened.n_orders]
-    for reverse, group in groupby(heapq.merge(*sources, key=lambda item: item[:2]), key=lambda item: item[0]):
-        yield reverse[::-1], [(i, [maps[i].raw_candidate(q) for q in numbers]) for _, i, numbers in group]
+    merged = heapq.merge(*(keys(i) for i, opened in enumerate(maps) if n <= opened.n_orders))
+    for backwards, sources in groupby(merged, itemgetter(0)):
+        found = []
+        for _, i, numbers in sources:
+            raw = map(maps[i].raw_candidate, numbers)
+            found.append([(ids, count, confidences, pools[i] + at) for ids, count, confidences, at in raw])
+        yield backwards[::-1], found[0] if len(found) == 1 else _added(found, n_candidates)
 
 
 def _added(sources: list[list[Candidate]], n_candidates: int) -> list[Candidate]:
@@ -162,30 +146,18 @@ def _reached(confidences: Key, of: float = 1.0) -> list[float]:
 
 def _chunk(rows: Sequence[tuple[Key, list[Candidate]]], ids: NDArray[np.uint32] | None) -> Chunk:
     """Rows as columns, with the value of a key as `build` computes it; `ids` as `write_map` has them."""
-    if ids is not None:
-        rows = [(_tokens(key, ids), candidates) for key, candidates in rows]
-    found = [candidate for _, candidates in rows for candidate in candidates]
-    values: list[float] = []
-    for _, candidates in rows:
+    keys = []
+    for key, candidates in rows:
+        if ids is not None:
+            key = tuple([END if id_ == END_ID else int(ids.searchsorted(id_)) for id_ in key])
         _, count, confidences, _ = candidates[0]
         _, *sure = _reached(confidences)
-        values.append(COUNTS[count] / sure[-1] * sum(sure))
-    packed = [sum(id_ << 16 * i for i, id_ in enumerate(key[-(MAX_ORDER - 1) :])) for key, _ in rows]
-
-    def column(values: Any, dtype: type) -> NDArray[Any]:
-        return np.array(values, dtype=dtype)
-
+        value = COUNTS[count] / sure[-1] * sum(sure)
+        packed = sum(id_ << 16 * i for i, id_ in enumerate(key[-(MAX_ORDER - 1) :]))
+        keys.append((packed, key[0] if len(key) == MAX_ORDER else 0, len(candidates), value))
+    found = [candidate for _, candidates in rows for candidate in candidates]
     return Chunk(
-        key=column(packed, np.uint64),
-        old=column([key[0] if len(key) == MAX_ORDER else 0 for key, _ in rows], np.uint16),
-        n_candidates=column([len(candidates) for _, candidates in rows], np.uint8),
-        value=column(values, np.float32),
-        start=column([at for _, _, _, at in found], np.uint32),
-        length=column([len(ids) for ids, _, _, _ in found], np.uint8),
-        count=column([count for _, count, _, _ in found], np.uint8),
-        confidence=column([c for _, _, confidences, _ in found for c in confidences], np.uint8),
+        np.array(keys, KEY),
+        np.array([(at, len(ids), count) for ids, count, _, at in found], CANDIDATE),
+        np.array([c for _, _, confidences, _ in found for c in confidences], np.uint8),
     )
-
-
-def _tokens(key: Key, ids: NDArray[np.uint32]) -> Key:
-    return tuple(END if id_ == END_ID else int(ids.searchsorted(id_)) for id_ in key)
