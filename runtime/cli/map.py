@@ -129,8 +129,7 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Lines, at most.")
 @_MODEL
 @JSON
-@click.option("--verify", is_flag=True, help="Check checksums and contents first.")
-def show(path: str, text: str | None, top: int, model: str | None, as_json: bool, verify: bool) -> None:
+def show(path: str, text: str | None, top: int, model: str | None, as_json: bool) -> None:
     """Show how a token map was built and what it says.
 
     Its rows are keys, what follows them, how often, and how surely. Those that save most come first. With TEXT:
@@ -140,14 +139,12 @@ def show(path: str, text: str | None, top: int, model: str | None, as_json: bool
     Examples:
       specedge map show plant.tmap
       specedge map show plant.tmap "check the oil level of"
-      specedge map show plant.tmap --top 0 --verify --json
+      specedge map show plant.tmap --top 0 --json
     """
     from specedge.maps.token_map import TokenMap
 
     tokenizer, fingerprint = _vocabulary(model) if top else (None, None)
     with TokenMap.open(path, fingerprint=fingerprint) as opened:
-        if verify:
-            opened.verify()
         facts, rows = opened.info(), []
         if tokenizer is not None:
             found = _said_most(opened, top) if text is None else _said_behind(opened, tokenizer, text, top)
