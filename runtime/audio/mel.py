@@ -106,32 +106,6 @@ def _bands(power: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
     return mel
 
 
-def power_spectrum(samples: NDArray[np.float32], n_frames: int) -> NDArray[np.float32]:
-    """Power of the STFT of one window, float32 [N_FREQS, n_frames], for filterbanks of any size.
-
-    `samples`: float32 [n_samples] at 16 kHz; zero-padded or cut to `n_frames` * HOP_SAMPLES, then reflected at both
-    edges.
-    """
-    n_window = n_frames * HOP_SAMPLES
-    samples = samples[:n_window]
-    padded = np.zeros(n_window + _OVERLAP, np.float32)
-    end = _HALF + n_window
-    padded[_HALF : _HALF + len(samples)] = samples
-    _reflect_start(padded, _HALF)
-    n_right = len(padded) - end
-    padded[end:] = padded[end - 1 - n_right : end - 1][::-1]
-    return _power(padded, n_frames, _HALF + len(samples) + n_right)
-
-
-def log_mel_from_power(power: NDArray[np.float32], n_mels: int, peak: float | None = None) -> NDArray[np.float32]:
-    """Whisper's normalised log-mel, float32 [n_mels, n_frames], of a `power_spectrum` [N_FREQS, n_frames].
-
-    `peak`: the largest log10 of the recording that the frames are from; None takes the frames' own.
-    """
-    mel = _log10_mel(power, n_mels)
-    return _normalised(mel, _peak_of(mel) if peak is None else peak)
-
-
 def _log10_mel(power: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
     mel = _bands(power.T, n_mels)
     np.maximum(mel, np.float32(MIN_POWER), out=mel)
@@ -154,9 +128,19 @@ def _normalised(mel: NDArray[np.float32], peak: float) -> NDArray[np.float32]:
 def log_mel(samples: NDArray[np.float32], n_mels: int, n_frames: int) -> NDArray[np.float32]:
     """One window's log-mel, float32 [n_mels, n_frames]: openai-whisper's log_mel_spectrogram(pad_or_trim(samples)).
 
-    `samples`: float32 [n_samples] at 16 kHz, zero-padded or cut to `n_frames` * HOP_SAMPLES.
+    `samples`: float32 [n_samples] at 16 kHz; zero-padded or cut to `n_frames` * HOP_SAMPLES, then reflected at both
+    edges.
     """
-    return log_mel_from_power(power_spectrum(samples, n_frames), n_mels)
+    n_window = n_frames * HOP_SAMPLES
+    samples = samples[:n_window]
+    padded = np.zeros(n_window + _OVERLAP, np.float32)
+    end = _HALF + n_window
+    padded[_HALF : _HALF + len(samples)] = samples
+    _reflect_start(padded, _HALF)
+    n_right = len(padded) - end
+    padded[end:] = padded[end - 1 - n_right : end - 1][::-1]
+    mel = _log10_mel(_power(padded, n_frames, _HALF + len(samples) + n_right), n_mels)
+    return _normalised(mel, _peak_of(mel))
 
 
 def find_peak(samples: Samples, n_mels: int) -> tuple[float, int | None]:
@@ -289,15 +273,6 @@ class MelStream:
 
     def open_window(self, start_frame: int, *, keep_from: int | None = None) -> tuple[NDArray[np.float32], int]:
         """As `window`, but where the audio ends silence follows: what openai-whisper hears the language from."""
-        power, n_content_frames = self.power(start_frame, keep_from=keep_from)
-        self.last_power = power if self.keeps_power else None
-        mel = _log10_mel(power, self.n_mels)
-        if not self._is_peak_final:
-            self.peak = max(_peak_of(mel), self.peak)
-        return _normalised(mel, self.peak), n_content_frames
-
-    def power(self, start_frame: int, *, keep_from: int | None = None) -> tuple[NDArray[np.float32], int]:
-        """As `open_window`, but the power spectrum [N_FREQS, n_frames], from which several band counts can be made."""
         start = start_frame * HOP_SAMPLES
         left, audio = start - _HALF, self._audio
         if max(left, 0) < audio.at or start_frame < 0:
@@ -311,8 +286,12 @@ class MelStream:
         padded[n_missing:end] = samples
         self.sound = _find_sound(padded[_HALF:end])
         _reflect_start(padded, n_missing)
-        n_content_frames = min(self.n_frames, max(0, audio.n_taken - start) // HOP_SAMPLES)
-        return _power(padded, self.n_frames, end), n_content_frames
+        power = _power(padded, self.n_frames, end)
+        self.last_power = power if self.keeps_power else None
+        mel = _log10_mel(power, self.n_mels)
+        if not self._is_peak_final:
+            self.peak = max(_peak_of(mel), self.peak)
+        return _normalised(mel, self.peak), min(self.n_frames, max(0, audio.n_taken - start) // HOP_SAMPLES)
 
     def ends_before(self, frame: int) -> bool:
         """Whether the audio has no more than `frame` frames; reads on as far as it takes to know."""
@@ -378,23 +357,21 @@ DYNAMIC_RANGE = 2.0  # of the normalised log-mel: 8 in log10
 class WindowMel:
     """A window's log-mel in any number of bands: large-v3 hears 128 and smaller models 80, of one power spectrum.
 
-    mel: float32 [n_mels, n_frames] as the model heard it; power: [N_FREQS, n_frames] of the same frames, None where it
-    was not kept; peak: the recording's largest log10 with the model's bands, which with other bands is taken to differ
-    by as much as the loudest bands of this window do; frames from `n_content_frames` on are as the last of `mel`.
+    mel: float32 [n_mels, n_frames] as the model heard it; power: [N_FREQS, n_frames] of the same frames; peak: the
+    recording's largest log10 with the model's bands, which with other bands is taken to differ by as much as the
+    loudest bands of this window do; frames from `n_content_frames` on are as the last of `mel`.
     """
 
     def __init__(
-        self, mel: NDArray[np.float32], power: NDArray[np.float32] | None, peak: float, n_content_frames: int
+        self, mel: NDArray[np.float32], power: NDArray[np.float32], peak: float, n_content_frames: int
     ) -> None:
         self._mel, self._power, self._peak, self._n_content_frames = mel, power, peak, n_content_frames
         self._made: dict[int, NDArray[np.float32]] = {len(mel): mel}
 
     def __call__(self, n_mels: int) -> NDArray[np.float32]:
-        """Float32 [n_mels, n_frames], not to be changed. Raises ValueError where the spectrum was not kept."""
+        """Float32 [n_mels, n_frames], not to be changed."""
         if n_mels not in self._made:
-            if self._power is None:
-                raise ValueError(f"a mel of {n_mels} bands: the window's spectrum was not kept")
-            mel = log_mel_from_power(self._power, n_mels, -np.inf)
+            mel = _normalised(_log10_mel(self._power, n_mels), -np.inf)
             n_content = max(self._n_content_frames, 1)
             louder = float(mel[:, :n_content].max()) - float(self._mel[:, :n_content].max())
             np.maximum(mel, np.float32((self._peak + 4) / 4 + louder - DYNAMIC_RANGE), out=mel)

@@ -21,6 +21,7 @@ def test_other_bands_of_a_window_are_those_of_a_stream_of_them(own: int, other: 
         expected = MelStream(twin, other, N_FRAMES, again=twin.again)
         for start in (0, 130):
             mel, n_content_frames = mels.window(start)
+            assert mels.last_power is not None
             found = WindowMel(mel, mels.last_power, mels.peak, n_content_frames)
             assert found(own) is mel
             wanted, _ = expected.window(start)
