@@ -4,18 +4,8 @@ Byte-level byte-pair encoding as tiktoken does it, without tiktoken. `split` (sp
 `Encoder` merges the UTF-8 bytes of each piece, always the pair whose merged bytes have the lowest id, the leftmost
 first (ids are ranks in every vocabulary that is read).
 
-tokenizer.bin, versions 1 and 2 (all integers little-endian, no padding):
-
-    offset  size  what
-    0       8     magic, the bytes 89 53 45 54 4F 4B 0D 0A ("\\x89SETOK\\r\\n": a text-mode copy breaks it)
-    8       2     u16 version: 1 for the pattern of GPT-2, which Whisper has, 2 for others
-    10      2     u16 pattern that text is split by: 0 GPT-2 (version 1), 1 Qwen (version 2)
-    12      4     u32 count, number of tokens: 1 to 1,048,576
-    16      4     u32 n_bytes, size of the table: the file is 24 + n_bytes long, n_bytes at most 67,108,864
-    20      4     u32 CRC-32 (zlib) of the bytes 0 to 19 and the table
-    24            the table: for each id from 0 on, u16 length and that many bytes; length 0 is allowed
-                  (the multilingual vocabulary has it at id 50256)
-
+docs/bundle-format.md has the layout of tokenizer.bin; the "\\r\\n" in its magic is there because a copy in text mode
+breaks it. A token may be empty: the multilingual vocabulary has one such, at id 50256.
 A reader checks the size of the file and the CRC, and only then builds the table.
 """
 
