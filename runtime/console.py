@@ -1,4 +1,4 @@
-"""What goes to standard error: lines of text, a progress line on a terminal, and warnings about an audio file.
+"""What commands print beside results: lines of text, a progress line, tables, and warnings about an audio file.
 
 A file may be read twice, once for its loudest frame and once for its text (audio/mel.py): `silently` keeps the first
 reading from saying what the second will say again. Missing audio is logged on the level LOSS, which the command shows
@@ -13,7 +13,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import ClassVar, Self, TextIO
 
@@ -143,6 +143,17 @@ def summary(counts: Mapping[str, int], audio_s: float, elapsed_s: float) -> str:
     if not audio_s or elapsed_s <= 0:
         return line
     return f"{line}: {clock(audio_s)} of audio in {clock(elapsed_s)} ({audio_s / elapsed_s:.1f}x)"
+
+
+def aligned(rows: Sequence[Sequence[str]], *, has_figures: bool = True) -> list[str]:
+    """Rows of one length as lines: columns to the left, but figures, between the first column and the last, right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<", *[">" if has_figures else "<"] * (len(widths) - 2), "<"]
+    lines = []
+    for row in rows:
+        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def warn(log: logging.Logger, message: str, *args: object, level: int = logging.WARNING) -> None:

@@ -40,7 +40,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from specedge.runtime.output.report import aligned  # noqa: E402
+from specedge.runtime.console import aligned  # noqa: E402
 from support.paths import DEMO, samples  # noqa: E402
 
 LEAST_S = 60.0  # below which a lane says nothing

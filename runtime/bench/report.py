@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..console import aligned
 from ..device import device_fields, load_profile
-from ..output.report import aligned
 from .errors import word_errors
 from .measure import Figures, Findings, Row
 from .recommendation import PLAIN, Spread

@@ -1,10 +1,12 @@
-"""A bundle's contents in words, for `specedge models show`, and tables and sizes as commands print them."""
+"""A bundle's contents in words, for `specedge models show`, and sizes as commands print them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from ..console import aligned
 
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
@@ -39,17 +41,10 @@ def describe(bundle: Bundle) -> str:
     for key, value in describe_json(bundle).items():
         inside = value if isinstance(value, Mapping) else {"": value}
         rows += [(f"{key} {name}".rstrip(), _one_line(item)) for name, item in inside.items()]
-    return "\n".join(table(rows))
+    return "\n".join(aligned(rows, has_figures=False))
 
 
 def _one_line(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-
-
-def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines with the cells of `rows` in columns, all to the left (`output.report.aligned` is for figures)."""
-    rows = list(rows)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
-    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

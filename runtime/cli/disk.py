@@ -12,9 +12,9 @@ import click
 from specedge.errors import ResourceError, UsageError
 from specedge.models import catalogue, store
 
-from ..console import is_terminal, notify
+from ..console import aligned, is_terminal, notify
 from ..device import device_folder
-from .describe import format_size, table
+from .describe import format_size
 from .options import JSON, ModelOptions, installed_models
 
 KINDS = ("models", "downloads", "compiled", "measured", "learned")
@@ -58,7 +58,7 @@ def disk(as_json: bool, what: tuple[str, ...], yes: bool, learned: bool, model: 
     else:
         lines = [(one, _size(paths), str(where)) for one, (where, paths) in kept.items() if paths]
         total = _size([path for _, paths in kept.values() for path in paths])
-        click.echo("\n".join(table([("WHAT", "SIZE", "WHERE"), *lines, ("all", total, "")])))
+        click.echo("\n".join(aligned([("WHAT", "SIZE", "WHERE"), *lines, ("all", total, "")], has_figures=False)))
         if lines:
             notify("remove with `specedge disk --clear WHAT`; one model with `specedge models rm NAME`")
 

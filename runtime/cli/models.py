@@ -12,6 +12,7 @@ import click
 from specedge.errors import BundleError, UsageError
 from specedge.models import catalogue, store
 
+from ..console import aligned
 from .export import PRECISION, REVISION
 from .next_step import say_next
 from .options import JSON, ModelOptions, installed_models, known_models
@@ -173,13 +174,13 @@ def _installed() -> list[dict[str, Any]]:
 
 
 def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
-    from .describe import format_size, table
+    from .describe import format_size
 
     lines = [
         (row["name"], format_size(row["size_bytes"]), row["precision"] or "broken", row["draft"] or "-", row["path"])
         for row in rows
     ]
-    return table([("NAME", "SIZE", "PRECISION", "DRAFT", "PATH"), *lines])
+    return aligned([("NAME", "SIZE", "PRECISION", "DRAFT", "PATH"), *lines], has_figures=False)
 
 
 def _known() -> list[dict[str, Any]]:
@@ -189,10 +190,8 @@ def _known() -> list[dict[str, Any]]:
 
 
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:
-    from .describe import table
-
     lines = [("NAME", "MB", "RAM", "WORK", "LANG", "DRAFT", "LICENCE")]
     for row in rows:
         sizes = [f"{row[key]:g}" for key in ("disk_mb", "memory_mb", "encoder_work", "languages")]
         lines.append((row["name"], *sizes, row["draft"] or "-", row["licence"]))
-    return table(lines)
+    return aligned(lines, has_figures=False)

@@ -1,4 +1,4 @@
-"""What the command says about a transcription: `--stats`, `--verbose`, the colours of `--print-drafts`, and tables.
+"""What the command says about a transcription: `--stats`, `--verbose`, the colours of `--print-drafts`.
 
 Times of the encoder, the decoder and the drafter stand side by side, because speculation speeds up the decoder alone.
 In coloured text, a character whose bytes come from several tokens belongs to the last of them.
@@ -137,13 +137,3 @@ def legend(names: Sequence[str]) -> str:
 
 def _colours(names: Sequence[str]) -> Mapping[str, str]:
     return dict(zip(names, itertools.cycle(_COLOURS), strict=False))
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of one length as lines: the first column to the left, the others to the right, the last as it is."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for first, *middle, last in rows:
-        cells = [f"{cell:>{width}}" for cell, width in zip(middle, widths[1:-1], strict=True)]
-        lines.append("  ".join([f"{first:<{widths[0]}}", *cells, last]).rstrip())
-    return lines

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from specedge.errors import SpecedgeError
 from specedge.runtime.bench.recordings import Recording, read_recordings
+from specedge.runtime.console import aligned
 from specedge.runtime.decoding.drafter import Drafter, TargetModel
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.options import READS_MAPS, DrafterOptions
-from specedge.runtime.output.report import aligned
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE_HZ = 16_000
