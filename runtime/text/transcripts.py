@@ -115,12 +115,11 @@ def _sentences(file: BufferedReader, where: str, extension: str, on_bytes: Calla
         raise UsageError(f"{where}: this is no text in UTF-8: convert the file first")
     kind = extension if extension in EXTENSIONS else _sniffed(head)
     lines = _lines(file, where, on_bytes, _JSON_BYTES if "json" in kind else _LINE_BYTES)
-    if kind in (".jsonl", ".ndjson"):
-        return _from_json_lines(lines, where)
+    if "json" in kind:
+        return _from_json(lines, where)
     if kind == ".txt":
         return filter(None, map(_clean, lines))
-    read = {".json": _from_json, ".tsv": _from_tsv, ".srt": _from_cues, ".vtt": _from_cues}[kind]
-    return joined(read(lines, where))
+    return joined(_from_tsv(lines, where) if kind == ".tsv" else _from_cues(lines, where))
 
 
 def _stdin() -> BufferedReader:
@@ -132,17 +131,12 @@ def _sniffed(head: bytes) -> str:
     """The format of a file whose name does not tell."""
     text = head.decode("utf-8", errors="replace").removeprefix("\ufeff").lstrip()
     first = text.split("\n", 1)[0].strip()
-    if first.startswith("WEBVTT"):
-        return ".vtt"
     if first.startswith(("{", "[")):
-        try:
-            json.loads(first)
-            return ".jsonl" if len(text) > len(first) + 1 else ".json"
-        except ValueError:
-            return ".json"
+        return ".json"
     if "\t" in first and set(first.lower().split("\t")) & set(_TEXT_KEYS):
         return ".tsv"
-    return ".srt" if first.isdigit() and _TIMES.match(text.split("\n", 1)[-1].strip()) else ".txt"
+    has_times = first.isdigit() and _TIMES.match(text.split("\n", 1)[-1].strip())
+    return ".srt" if has_times or first.startswith("WEBVTT") else ".txt"
 
 
 def _lines(file: BufferedReader, where: str, on_bytes: Callable[[int], None], limit: int) -> Iterator[str]:
@@ -160,29 +154,27 @@ def _lines(file: BufferedReader, where: str, on_bytes: Callable[[int], None], li
 
 
 def _from_json(lines: Iterable[str], where: str) -> Iterator[str]:
-    """openai-whisper's object, one of its segments' texts, or a list of either."""
-    parts, size = [], 0
-    for line in lines:
-        parts.append(line)
-        size += len(line)
-        if size > _JSON_BYTES:
-            raise UsageError(f"{where}: JSON of more than {_JSON_BYTES >> 20} MiB, expected jsonl for so much")
-    return iter(_texts(_parsed("".join(parts), where), where))
+    """openai-whisper's object, one of its segments' texts, or a list of either: over all lines, or one in each line.
 
-
-def _from_json_lines(lines: Iterable[str], where: str) -> Iterator[str]:
-    """Each line a JSON value as above, and a transcript of its own."""
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            here = f"{where}: line {number}"
-            yield from joined(_texts(_parsed(line, here), here))
-
-
-def _parsed(text: str, where: str) -> Any:
+    Each value is a transcript of its own.
+    """
+    placed = ((f"{where}: line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
+    begin, first = next(placed, (where, ""))
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: no JSON ({getattr(error, 'msg', type(error).__name__)})") from None
+        json.loads(first)
+    except (ValueError, RecursionError):  # it goes on in other lines, or is none
+        begin = where
+        for _, line in placed:
+            first += line
+            if len(first) > _JSON_BYTES:
+                limit = f"{_JSON_BYTES >> 20} MiB"
+                raise UsageError(f"{where}: JSON of more than {limit}, expected jsonl for so much") from None
+    for here, text in itertools.chain([(begin, first)], placed):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{here}: no JSON ({getattr(error, 'msg', type(error).__name__)})") from None
+        yield from joined(_texts(value, here))
 
 
 def _texts(value: Any, where: str) -> list[str]:
