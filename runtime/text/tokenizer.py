@@ -30,15 +30,16 @@ _MAX_CACHED_CHARS = 64  # longer pieces are merged afresh each time, so the cach
 _MAX_CACHED_PIECES = 1 << 14
 
 
-def merge(word: bytes, ranks: Mapping[bytes, int]) -> list[int]:
-    """Token ids of one piece, O(n log n) for n bytes; `ranks` holds every byte of `word`.
+def merge(ranks: Mapping[bytes, int], piece: str) -> tuple[int, ...]:
+    """Token ids of one piece, O(n log n) for n bytes; `ranks` holds every byte of it.
 
     A heap keeps the candidate pairs by (id, position); the parts are a linked list of offsets. A pair that a merge has
     overtaken stays in the heap and is recognised when it comes up.
     """
+    word = piece.encode()
     whole = ranks.get(word)
     if whole is not None:
-        return [whole]
+        return (whole,)
     n = len(word)
     end = [*range(1, n + 1), -1]  # end[i]: where the part that starts at i stops; n if no part starts at i any more
     previous = list(range(-1, n))  # previous[i]: start of the part before the one that starts at i
@@ -60,7 +61,7 @@ def merge(word: bytes, ranks: Mapping[bytes, int]) -> list[int]:
     while at < n:
         ids.append(ranks[word[at : end[at]]])
         at = end[at]
-    return ids
+    return tuple(ids)
 
 
 def _without_surrogates(text: str) -> str:
@@ -72,10 +73,6 @@ def _without_surrogates(text: str) -> str:
     return text
 
 
-def _encode_piece(ranks: Mapping[bytes, int], piece: str) -> tuple[int, ...]:
-    return tuple(merge(piece.encode(), ranks))
-
-
 class Encoder:
     """Text to token ids, with a bounded cache of pieces. Safe to use from several threads.
 
@@ -84,14 +81,14 @@ class Encoder:
 
     def __init__(self, ranks: Mapping[bytes, int], pattern: str = GPT2) -> None:
         self._pattern = pattern
-        self._encode_piece = partial(_encode_piece, ranks)
-        self._cached = lru_cache(maxsize=_MAX_CACHED_PIECES)(self._encode_piece)
+        self._merge = partial(merge, ranks)
+        self._cached = lru_cache(maxsize=_MAX_CACHED_PIECES)(self._merge)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, special tokens not recognised. Lone surrogates count as U+FFFD."""
         ids: list[int] = []
         for piece in split(composed(_without_surrogates(text), self._pattern), self._pattern):
-            ids.extend(self._cached(piece) if len(piece) <= _MAX_CACHED_CHARS else self._encode_piece(piece))
+            ids.extend(self._cached(piece) if len(piece) <= _MAX_CACHED_CHARS else self._merge(piece))
         return ids
 
 
