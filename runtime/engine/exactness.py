@@ -247,10 +247,8 @@ def _in_passes(
     return np.concatenate(logits)
 
 
-_KIND = "specedge row probe"
-_VERSION = 3
-_Answer = tuple[bool, bool]  # of rows and paths of one window, of several windows
-_known: dict[Path, _Answer] = {}
+_VERSION = 4
+_known: dict[Path, tuple[bool, bool]] = {}  # of rows and paths of one window, of several windows
 
 
 def rows_are_exact(engine: Engine, bundle: Bundle) -> bool:
@@ -263,7 +261,8 @@ def rows_are_exact(engine: Engine, bundle: Bundle) -> bool:
     if path not in _known:
         with engine.lock:
             if path not in _known:  # no other thread asked before this one
-                _known[path] = _kept(path) or _measured(engine, path)
+                found = _answer(engine, path)
+                _known[path] = found["exact"], found["exact"] and found["windows_exact"]
     engine.is_exact, engine.windows_are_exact = answer = _known[path]
     return answer[0]
 
@@ -271,21 +270,16 @@ def rows_are_exact(engine: Engine, bundle: Bundle) -> bool:
 def answer_path(bundle: Bundle, threads: int) -> Path:
     """The file of the answer; it need not exist."""
     switches = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("ORT_"))
-    digest = hashlib.sha256("\n".join(switches).encode(errors="surrogateescape")).hexdigest()
+    digest = hashlib.sha256("\n".join([f"probe {_VERSION}", *switches]).encode(errors="surrogateescape")).hexdigest()
     return device_path(bundle.digest, threads, f"-rows-{digest[:12]}")
 
 
-def _kept(path: Path) -> _Answer | None:
-    value = read_device_file(path)
-    is_exact, are_windows = value.get("exact"), value.get("windows_exact")
-    if value.get("version") != _VERSION or not isinstance(is_exact, bool) or not isinstance(are_windows, bool):
-        return None
-    return is_exact, is_exact and are_windows
-
-
-def _measured(engine: Engine, path: Path) -> _Answer:
-    found = probe_shortly(engine)
-    said = {"exact": found.exact, "windows_exact": found.windows_exact, "max_difference": found.max_difference}
-    with contextlib.suppress(ResourceError):  # then the next process asks again
-        write_device_file(path, {"kind": _KIND, "version": _VERSION, **device_fields(engine.threads), **said})
-    return found.exact, found.exact and found.windows_exact
+def _answer(engine: Engine, path: Path) -> dict[str, Any]:
+    """What is kept in the file, else what a probe finds, which is kept if it can be."""
+    said = read_device_file(path)
+    if not (isinstance(said.get("exact"), bool) and isinstance(said.get("windows_exact"), bool)):
+        found = probe_shortly(engine)
+        said = {"exact": found.exact, "windows_exact": found.windows_exact, "max_difference": found.max_difference}
+        with contextlib.suppress(ResourceError):  # then the next process asks again
+            write_device_file(path, {**device_fields(engine.threads), **said})
+    return said
