@@ -75,7 +75,6 @@ def load(
     encoder_provider: str = AUTO_PROVIDER,
 ) -> tuple[Engine, Bundle]:
     """The engine of the bundle in this folder, and the bundle; `threads` None or 0 is what `threads_here` says."""
-    from .engine.engine import wait_before_fork
     from .engine.speech import open_engine
 
     map_large_blocks()
@@ -83,7 +82,6 @@ def load(
     engine = open_engine(
         bundle, threads=threads or threads_here(bundle), budget_bytes=budget_bytes, encoder_provider=encoder_provider
     )
-    wait_before_fork(engine)
     return engine, bundle if engine.encoder_provider == CPU else bundle.behind(engine.encoder_provider)
 
 

@@ -172,6 +172,7 @@ class Engine:
         for graph in loads:
             if graph != _ENCODER or not (self._provider or self._chooses):
                 self._session(decoder if graph == _DECODER else graph)
+        _engines.add(self)
 
     def choose_encoder(self) -> None:
         """Decide what whole windows are encoded on, where that is left to the first of them: short audio needs none.
@@ -641,21 +642,15 @@ def _unknown_ids(ids: Sequence[int], n_vocab: int) -> UsageError:
     return UsageError(f"token ids {min(ids)} to {max(ids)}: expected 0 to {n_vocab - 1}")
 
 
-_waited_for: weakref.WeakSet[Engine] = weakref.WeakSet()
+# Each `os.fork` of this process waits, 10 s at most, until no other thread runs a pass of these engines: a child could
+# have half-filled buffers. In the child, nobody else works on a text.
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _forking = threading.local()  # `held`: the engines whose lock the thread that forks has
-
-
-def wait_before_fork(engine: Engine) -> None:
-    """Let each `os.fork` of this process wait, 10 s at most, until no other thread runs a pass of `engine`.
-
-    Otherwise the child could have half-filled buffers. In the child, nobody else works on a text.
-    """
-    _waited_for.add(engine)
 
 
 def _before_fork() -> None:
     until = time.monotonic() + _FORK_WAITS_S
-    _forking.held = [e for e in list(_waited_for) if e.lock.acquire(timeout=max(until - time.monotonic(), 0.0))]
+    _forking.held = [e for e in list(_engines) if e.lock.acquire(timeout=max(until - time.monotonic(), 0.0))]
 
 
 def _after_fork() -> None:
@@ -664,7 +659,7 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for engine in list(_waited_for):
+    for engine in list(_engines):
         engine.forget_other_threads()
     _after_fork()
 

@@ -22,7 +22,7 @@ import specedge
 from specedge.errors import Interrupted
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.engine.engine import Engine, Features, State, wait_before_fork
+from specedge.runtime.engine.engine import Engine, Features, State
 from specedge.runtime.engine.kv_cache import MAX_TEXTS
 from specedge.runtime.engine.scheduler import Turn
 from specedge.runtime.longform.segments import Segment
@@ -285,7 +285,6 @@ def test_a_fork_waits_for_a_text_and_gives_up_on_one_that_never_ends(
     slow: Slow, window: Features, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specedge.runtime.engine.engine._FORK_WAITS_S", 0.2)
-    wait_before_fork(slow)
     expected = decode(slow, window)
     release, held = threading.Event(), threading.Event()
 
