@@ -600,16 +600,16 @@ class TranscriptionRun(Iterator[Segment]):
 
 def lend_drafter(
     model: WhisperModel, asked: Drafter | DrafterOptions, options: TranscribeOptions, *, allow_inexact: bool = False
-) -> contextlib.closing[Loan]:
+) -> contextlib.AbstractContextManager[Loan]:
     """The drafter of a call on loan: the next call that asks for the same gets it, with what it learned.
 
     A program's own drafter stays its own. Raises as `make_drafter`.
     """
     make = functools.partial(model.drafter_for, asked, options, allow_inexact=allow_inexact)
     if not isinstance(asked, DrafterOptions):
-        return contextlib.closing(Loan(make()))
+        return contextlib.nullcontext(Loan(make()))
     besides = allow_inexact, options.accept == "residual"
-    return contextlib.closing(model.kept_drafters.lend(asked, make, besides=besides))
+    return model.kept_drafters.lend(asked, make, besides=besides)
 
 
 def new_info(

@@ -7,11 +7,11 @@ Calls at the same time have drafters of their own.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Hashable
-from dataclasses import astuple, replace
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import astuple, dataclass, replace
 
 from ..decoding.drafter import Drafter
 from ..options import DrafterOptions
@@ -19,25 +19,16 @@ from ..options import DrafterOptions
 _MOST_KEPT = 4  # drafters that no call uses
 
 
+@dataclass
 class Loan:
-    """A drafter in use by one call, which `close` ends: `end` is called then, `end_kept` where `keep` was before.
+    """A drafter in use by one call. Where `is_sound`, the next call may have it."""
 
-    A program's own drafter has neither: nothing happens to it.
-    """
-
-    def __init__(
-        self, drafter: Drafter, end: Callable[[], None] | None = None, end_kept: Callable[[], None] | None = None
-    ) -> None:
-        self.drafter, self._end, self._end_kept = drafter, end, end_kept
+    drafter: Drafter
+    is_sound: bool = False
 
     def keep(self) -> None:
-        """Say that the drafter is sound, so that the next one may have the drafter."""
-        self._end = self._end_kept
-
-    def close(self) -> None:
-        """End the loan."""
-        if self._end is not None:
-            self._end()
+        """Say that the drafter is sound."""
+        self.is_sound = True
 
 
 class KeptDrafters:
@@ -47,7 +38,8 @@ class KeptDrafters:
         self._lock = threading.Lock()
         self._kept: list[tuple[Hashable, Drafter]] = []
 
-    def lend(self, asked: DrafterOptions, make: Callable[[], Drafter], *, besides: Hashable = ()) -> Loan:
+    @contextlib.contextmanager
+    def lend(self, asked: DrafterOptions, make: Callable[[], Drafter], *, besides: Hashable = ()) -> Iterator[Loan]:
         """A drafter of these options: one that was kept, else what `make` makes. `besides`: what else it depends on.
 
         A drafter that saves something when it is closed (`remember`) is never kept. Raises as `make`.
@@ -56,18 +48,20 @@ class KeptDrafters:
         with self._lock:
             place = next((i for i, (kept, _) in enumerate(self._kept) if kept == key), None)
             found = None if place is None else self._kept.pop(place)[1]
-        drafter = found or make()
-        back = functools.partial(self._take_back, key, drafter)
-        return Loan(drafter, drafter.close, drafter.close if asked.remember else back)
+        loan = Loan(found or make())
+        try:
+            yield loan
+        finally:
+            if loan.is_sound and not asked.remember:
+                with self._lock:
+                    self._kept.append((key, loan.drafter))
+                self._cut(_MOST_KEPT)
+            else:
+                loan.drafter.close()
 
     def close(self) -> None:
         """Close those that no call uses."""
         self._cut(0)
-
-    def _take_back(self, key: Hashable, drafter: Drafter) -> None:
-        with self._lock:
-            self._kept.append((key, drafter))
-        self._cut(_MOST_KEPT)
 
     def _cut(self, n_kept: int) -> None:
         """Close all but the last `n_kept`."""

@@ -111,10 +111,11 @@ def test_a_drafter_of_the_programs_own_is_left_alone(model: WhisperModel, made: 
 
 def test_few_are_kept() -> None:
     kept = KeptDrafters()
-    loans = [kept.lend(DrafterOptions("ngram"), Noted, besides=i) for i in range(9)]
-    for loan in loans:
-        loan.keep()
-        loan.close()
+    loans = []
+    for i in range(9):
+        with kept.lend(DrafterOptions("ngram"), Noted, besides=i) as loan:
+            loan.keep()
+        loans.append(loan)
     open_ = [loan.drafter for loan in loans if not loan.drafter.is_closed]  # type: ignore[attr-defined]
     assert open_ == [loan.drafter for loan in loans[-4:]]
     kept.close()
