@@ -28,9 +28,8 @@ from .audio.audio import NO_SAMPLES, SAMPLE_RATE, AudioSource, AudioStream, deco
 from .bundle.bundle import Bundle, choose_bundle
 from .bundle.manifest import SPEECH
 from .console import Progress
-from .decoding.decode import detect_language
 from .decoding.drafter import Drafter, TargetModel
-from .decoding.languages import UNKNOWN_LANGUAGE, say_language
+from .decoding.languages import UNKNOWN_LANGUAGE, detect_language
 from .drafters.kept import KeptDrafters, Loan
 from .drafters.registry import make_drafter, threads_here
 from .engine.heap import map_large_blocks
@@ -55,7 +54,6 @@ from .output.formats import speculation_fields
 from .output.report import source_names
 from .text.phrases import Phrases
 from .text.special import TokenLayout, find_language
-from .text.speech_tokens import SpeechTokens
 
 if TYPE_CHECKING:
     from .engine.engine import Engine
@@ -449,17 +447,9 @@ class WhisperModel:
         languages = list(self.bundle.manifest.tokens.languages) or ["en"]
         if len(languages) == 1:
             return languages[0], 1.0, [(languages[0], 1.0)]
-        heard = (self._languages_of(mel) for mel in windows)
+        heard = (detect_language(self.engine, self.engine.encode(mel), self.bundle.manifest.tokens) for mel in windows)
         language, probabilities = vote(heard, language_detection_threshold)
         return language, probabilities[language], list(probabilities.items())
-
-    def _languages_of(self, mel: NDArray[np.float32]) -> dict[str, float]:
-        """The languages of one window."""
-        special = self.bundle.manifest.tokens
-        if isinstance(special, SpeechTokens):
-            return say_language(self.engine, self.engine.encode(mel), special, ())
-        special = self.bundle.manifest.whisper_tokens
-        return detect_language(self.engine, self.engine.encode(mel), special.sot, dict(special.languages))
 
     def align(
         self,

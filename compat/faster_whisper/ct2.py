@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.decode import DecodeOptions, decode_window, detect_language
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.languages import detect_language
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.engine.engine import Engine, Features
 from specedge.runtime.longform.words import token_steps
@@ -69,9 +70,7 @@ class Whisper:
     def detect_language(self, features: Any) -> list[list[tuple[str, float]]]:
         """The languages of each window, likeliest first, as tokens such as "<|en|>"."""
         special = self._manifest.whisper_tokens
-        heard = (
-            detect_language(self._engine, one, special.sot, dict(special.languages)) for one in self._encoded(features)
-        )
+        heard = (detect_language(self._engine, one, special) for one in self._encoded(features))
         return [[(f"<|{code}|>", share) for code, share in shares.items()] for shares in heard]
 
     def generate(

@@ -42,9 +42,9 @@ from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_finger
 from specedge.runtime.bundle.manifest import SAMPLE_RATE_HZ as RATE_HZ
 from specedge.runtime.bundle.manifest import SPEECH
 from specedge.runtime.console import Progress, silently
-from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window, detect_language
+from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, EmptyDrafter
-from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, say_language
+from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, detect_language
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.device import threads_allowed
 from specedge.runtime.engine.engine import Features
@@ -328,11 +328,8 @@ class Target:
         special = self.manifest.tokens
         if self.language is not None or not special.is_multilingual:
             return self.language
-        if isinstance(special, SpeechTokens):
-            language = next(iter(say_language(self.engine, features, special, ())))
-            return None if language == UNKNOWN_LANGUAGE else language
-        special = self.manifest.whisper_tokens
-        return next(iter(detect_language(self.engine, features, special.sot, dict(special.languages))))
+        language = next(iter(detect_language(self.engine, features, special)))
+        return None if language == UNKNOWN_LANGUAGE else language
 
     def is_sure(self, result: WindowResult) -> bool:
         """Whether a window's text is one to learn from."""

@@ -11,13 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..registered import find
 from .beam import best_of, search
 from .drafter import Drafter, Guard
 from .passes import Decoding, alone, together
-from .sampling import Noise, softmax
+from .sampling import Noise
 from .statistics import Speculation as Speculation
 from .verify import Drafts, Verifier
 from .window import DecodeOptions as DecodeOptions
@@ -69,22 +67,6 @@ def decoding(
         return window.result(best)
     finally:
         engine.release(state)
-
-
-def detect_language(engine: Engine, features: Features, sot: int, languages: dict[str, int]) -> dict[str, float]:
-    """Return the probability of each language code, likeliest first (`whisper/decoding.py: detect_language`).
-
-    `languages` maps codes to token ids and is not empty. Ties go to the lowest id.
-    """
-    state = engine.start(features)
-    try:
-        row = np.array(engine.forward(state, [sot])[0], dtype=np.float32)
-    finally:
-        engine.release(state)
-    codes = sorted(languages, key=languages.__getitem__)
-    probabilities = softmax(row[[languages[code] for code in codes]])
-    order = np.argsort(-probabilities, kind="stable")
-    return {codes[i]: float(probabilities[i]) for i in order}
 
 
 def _loop(

@@ -1,5 +1,6 @@
-"""The language that a speech LLM says before a text, as probabilities of those that it can say.
+"""The language of a window, as probabilities of those that the model can say.
 
+A Whisper says it in one token behind the start token, as in `whisper/decoding.py: detect_language`. A speech LLM as
 Qwen3-ASR writes `language English<asr_text>` and then the text. Here the beginning is not sampled but asked for: the
 ids that tell each language are a tree, in which the model chooses where it branches. The likeliest goes into the prompt
 of the window, so texts have no such beginning, whatever samples or drafts them.
@@ -8,8 +9,9 @@ of the window, so texts have no such beginning, whatever samples or drafts them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from ..text.special import SpecialTokens, TokenLayout
 from ..text.speech_tokens import SpeechTokens
 from .sampling import softmax
 
@@ -20,18 +22,28 @@ UNKNOWN_LANGUAGE = "und"  # in ISO 639
 _Told = Mapping[str, Sequence[int]]
 
 
-def say_language(engine: Engine, features: Features, tokens: SpeechTokens, context: Sequence[int]) -> dict[str, float]:
-    """The probability of each language code, likeliest first, `UNKNOWN_LANGUAGE` among them; they add up to 1.
+def detect_language(
+    engine: Engine, features: Features, tokens: TokenLayout, context: Sequence[int] = ()
+) -> dict[str, float]:
+    """The probability of each language code, likeliest first; they add up to 1. Ties go to the lowest id.
 
-    context: ids of the prompt's context.
+    context: ids of the prompt's context, for a speech LLM, which may say `UNKNOWN_LANGUAGE` too. The model has a
+    language at least.
     """
-    question = tokens.question(features.n_audio, context)
-    told = {**tokens.languages, UNKNOWN_LANGUAGE: tokens.unknown}
+    told: _Told
+    if isinstance(tokens, SpeechTokens):
+        question = tokens.question(features.n_audio, context)
+        told = {**tokens.languages, UNKNOWN_LANGUAGE: tokens.unknown}
+    else:
+        whisper = cast(SpecialTokens, tokens)
+        ids = whisper.languages
+        question, told = [whisper.sot], {code: [ids[code]] for code in sorted(ids, key=ids.__getitem__)}
     state = engine.start(features)
     try:
         rows = question[:-1]
-        engine.forward(state, rows, [len(rows) - 1])
-        engine.commit(state, len(rows))
+        if rows:
+            engine.forward(state, rows, [len(rows) - 1])
+            engine.commit(state, len(rows))
         found = dict(_shares(engine, state, [question[-1]], told, 0, 1.0))
     finally:
         engine.release(state)

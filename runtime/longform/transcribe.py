@@ -39,9 +39,9 @@ from ..bundle.bundle import Bundle
 from ..bundle.dims import FRAMES_PER_POSITION
 from ..bundle.manifest import SPEECH, require_align
 from ..decoding.accept import rule_named
-from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decoding, detect_language
+from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decoding
 from ..decoding.drafter import ALONE, Drafter, Guard
-from ..decoding.languages import UNKNOWN_LANGUAGE, say_language
+from ..decoding.languages import UNKNOWN_LANGUAGE, detect_language
 from ..decoding.passes import Decoding, run
 from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
 from ..decoding.rules import RuleSet
@@ -703,11 +703,7 @@ class Transcription(Iterator[Segment]):
             )
 
     def _languages_of(self, features: Features) -> dict[str, float]:
-        special = self._special
-        if isinstance(special, SpeechTokens):
-            return say_language(self._engine, features, special, self._prompts.context)
-        special = self._manifest.whisper_tokens
-        return detect_language(self._engine, features, special.sot, dict(special.languages))
+        return detect_language(self._engine, features, self._special, self._prompts.context)
 
     def _encode(self, sound: Sound) -> Any:
         started = time.perf_counter()

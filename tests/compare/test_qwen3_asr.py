@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
-from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, say_language
+from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, detect_language
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.engine.speech import SpeechEngine
 from specedge.runtime.options import TranscribeOptions
@@ -111,7 +111,7 @@ def test_languages_have_the_probabilities_that_the_model_gives_them() -> None:
     assert isinstance(tokens, SpeechTokens)
     mel = mel_of(5, 400)
     features = engine.encode(mel)
-    ours = say_language(engine, features, tokens, ())
+    ours = detect_language(engine, features, tokens)
     told = {**tokens.languages, UNKNOWN_LANGUAGE: tokens.unknown}
     # The share of a language is the product, over its ids, of what each has among the ids that go on to a language.
     expected = {}

@@ -8,7 +8,7 @@ import pytest
 
 from specedge import WhisperModel
 from specedge.errors import UsageError
-from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, say_language
+from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, detect_language
 from specedge.runtime.engine.made_up import probe_mel
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from support.qwen_checkpoints import noise, qwen_bundle, qwen_engine
@@ -49,7 +49,7 @@ def test_a_window_without_a_language_is_asked_for_none(model: WhisperModel, monk
         asked.append(features.n_audio)
         return {answers[min(len(asked), len(answers)) - 1]: 1.0}
 
-    monkeypatch.setattr("specedge.runtime.longform.transcribe.say_language", say)
+    monkeypatch.setattr("specedge.runtime.longform.transcribe.detect_language", say)
     segments, info = model.transcribe(noise(1, 70.0), **TOLD)
     mixed = [segment.tokens for segment in segments]
     assert info.language == UNKNOWN_LANGUAGE and len(asked) == 2 and len(mixed) == 3
@@ -87,4 +87,4 @@ def test_what_it_cannot_do_is_one_line(line: str, model: WhisperModel) -> None:
 def test_languages_are_asked_in_the_context(model: WhisperModel) -> None:
     engine = qwen_engine()
     features = engine.encode(probe_mel(engine.dims))
-    assert say_language(engine, features, special(), ()) != say_language(engine, features, special(), [65, 66, 67])
+    assert detect_language(engine, features, special()) != detect_language(engine, features, special(), [65, 66, 67])

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.errors import Interrupted, ModelError, UsageError
-from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window, detect_language
+from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, EmptyDrafter, Guard
+from specedge.runtime.decoding.languages import detect_language
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.sampling import softmax
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
@@ -336,7 +337,7 @@ def test_language_detection_is_a_softmax_over_the_language_tokens() -> None:
     row[SPECIAL.languages["de"]] = 2
     row[SPECIAL.languages["fr"]] = 1
     engine = Constant(row)
-    found = detect_language(engine, FEATURES, SPECIAL.sot, dict(SPECIAL.languages))
+    found = detect_language(engine, FEATURES, SPECIAL)
     assert list(found) == ["de", "fr", "en"] and sum(found.values()) == pytest.approx(1)
     assert found["de"] / found["fr"] == pytest.approx(math.e, rel=1e-5)
     assert engine.widths == [1] and engine.n_open == 0
