@@ -203,42 +203,25 @@ def _dims(audio: Mapping[str, Any], text: Mapping[str, Any], where: str) -> Spee
     check_gelu(audio, "activation_function", of_audio)
     width, n_audio_head = dimension(audio, "d_model", of_audio), dimension(audio, "encoder_attention_heads", of_audio)
     n_chunk, n_window = 2 * dimension(audio, "n_window", of_audio), dimension(audio, "n_window_infer", of_audio)
-    n_out, d = dimension(audio, "output_dim", of_audio), dimension(text, "hidden_size", of_text)
+    d, head_dim = dimension(text, "hidden_size", of_text), dimension(text, "head_dim", of_text)
     n_head, n_kv_head = (dimension(text, f"num_{key}_heads", of_text) for key in ("attention", "key_value"))
-    head_dim = dimension(text, "head_dim", of_text)
+    for name, value, divisor in (
+        (f"{of_audio}: d_model", width, math.lcm(n_audio_head, 2)),
+        (f"{of_audio}: n_window_infer", n_window, n_chunk),
+        (f"{of_text}: num_attention_heads", n_head, n_kv_head),
+        (f"{of_text}: head_dim", head_dim, 16),  # for rotations by halves
+    ):
+        if value % divisor:
+            raise CheckpointError(f"{name} is {value}; expected a multiple of {divisor}")
     n_rows = _WINDOW_FRAMES // n_chunk * halved(n_chunk, N_CONVOLUTIONS)
     n_positions = dimension(text, "max_position_embeddings", of_text)
-    for is_wrong, line in (
-        (
-            width % n_audio_head or width % 2,
-            f"{of_audio}: encoder_attention_heads {n_audio_head} does not divide d_model {width}, or 2",
-        ),
-        (
-            n_window % n_chunk or n_chunk > _WINDOW_FRAMES,
-            f"{of_audio}: n_window_infer is {n_window}; expected a multiple of twice n_window, {n_chunk}, which is "
-            f"{_WINDOW_FRAMES} at most",
-        ),
-        (n_out != d, f"{of_audio}: output_dim is {n_out}; the decoder's hidden_size is {d}"),
-        (
-            n_head % n_kv_head,
-            f"{of_text}: num_key_value_heads {n_kv_head} does not divide num_attention_heads {n_head}",
-        ),
-        (head_dim % 16, f"{of_text}: head_dim is {head_dim}; expected a multiple of 16, for rotations by halves"),
-        (
-            n_positions < n_rows + _TEXT_ROOM,
-            f"{of_text}: max_position_embeddings is {n_positions}; a window and its text take {n_rows + _TEXT_ROOM}",
-        ),
-        (
-            text.get("sliding_window") is not None and text.get("use_sliding_window", True),
-            f"{of_text}: sliding_window is not supported; expected null",
-        ),
-        (
-            text.get("hidden_act", "silu") != "silu",
-            f"{of_text}: hidden_act {text.get('hidden_act')!r} is not supported; expected 'silu'",
-        ),
-    ):
-        if is_wrong:
-            raise CheckpointError(line)
+    if not 0 < n_rows <= n_positions - _TEXT_ROOM:
+        raise CheckpointError(
+            f"{of_text}: max_position_embeddings is {n_positions}; a window has {n_rows} rows, its text {_TEXT_ROOM}"
+        )
+    has_window = text.get("sliding_window") is not None and text.get("use_sliding_window", True)
+    if has_window or text.get("hidden_act", "silu") != "silu":
+        raise CheckpointError(f"{of_text}: expected hidden_act 'silu' and no sliding_window")
     return SpeechDims(
         n_mels=dimension(audio, "num_mel_bins", of_audio),
         n_audio_ctx=n_rows,
