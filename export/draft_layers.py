@@ -42,7 +42,7 @@ _TELLING = (
 
 
 def fingerprint(checkpoint: Checkpoint) -> str:
-    """SHA-256, in hex, that tells a published model from others of its shape. Raises CheckpointError."""
+    """SHA-256, in hex, that tells a checkpoint from others of its shape. Raises CheckpointError."""
     hasher = hashlib.sha256()
     for name in _TELLING:
         hasher.update(checkpoint.tensor(name).astype("<f2").tobytes())

@@ -10,8 +10,6 @@ included. A work folder keeps bundles, the target's texts and the training state
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,7 +29,7 @@ from specedge.runtime.drafters.draft.translate import Remapped, Translation
 from specedge.runtime.papers.across_words import AcrossWords
 
 from ..checkpoint import Checkpoint, open_checkpoint
-from ..draft_layers import LAYERS, SUFFIX, write_layers
+from ..draft_layers import LAYERS, SUFFIX, fingerprint, write_layers
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
 from .early_stopping import EarlyStopping, Plan
 from .features import Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint, writing
@@ -181,7 +179,7 @@ def train_draft(
         begun = _begun(start, n_layers, own, source) or stack.enter_context(open_checkpoint(start or ""))
         target = bundle_of(source, work)
         _ = target.manifest.whisper_tokens  # of another kind: UsageError
-        draft = target if begun is own else bundle_in(work / f"draft-{_fingerprint(begun)}", begun, "draft")
+        draft = target if begun is own else bundle_in(work / f"draft-{fingerprint(begun)[:16]}", begun, "draft")
         translation = _between(draft, target)
         shares = encoder_fingerprint(draft.manifest) == encoder_fingerprint(target.manifest)
         heard = heard_texts(course, target, plan.seed, ear=None if shares else draft)
@@ -249,14 +247,6 @@ def _between(draft: Bundle, target: Bundle) -> Remapped | AcrossWords:
     made = AcrossWords(draft.tokenizer, target.tokenizer)
     check_share(made.share, draft.manifest, target.manifest, "--from")
     return made
-
-
-def _fingerprint(checkpoint: Checkpoint) -> str:
-    """Tells checkpoints apart by their config and the norms that any training changes. Raises CheckpointError."""
-    hasher = hashlib.sha256(json.dumps(checkpoint.spec.config, sort_keys=True).encode())
-    for part in ("encoder", "decoder"):
-        hasher.update(checkpoint.tensor(f"model.{part}.layer_norm.weight").tobytes())
-    return hasher.hexdigest()[:16]
 
 
 def _teacher(own: Checkpoint | None, translation: Translation, n_vocab: int) -> Teacher | None:
