@@ -82,21 +82,18 @@ def open_layers(path: Path, target: Checkpoint) -> Checkpoint:
         with safe_open(path, "numpy") as file:
             said = file.metadata() or {}
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-    except (OSError, SafetensorError) as error:
+        layers = {
+            name: (value * stored.get(name + _SCALE, np.float32(1))).astype(np.float32)
+            for name, value in stored.items()
+            if not name.endswith(_SCALE)
+        }
+    except (OSError, SafetensorError, ValueError) as error:  # ValueError: a scale does not fit its matrix
         raise CheckpointError(f"{path}: no file of draft layers: {error}") from error
     n_layers = said.get("n_layers", "")
     if said.get("format") != _FORMAT or not (n_layers.isdecimal() and int(n_layers)):
         raise CheckpointError(f"{path}: no draft layers, expected a file of `specedge train draft --layers`")
     if isinstance(target.spec, SpeechSpec) or said.get("target") != fingerprint(target):
         raise UsageError(f"{path}: was trained for another model than {target.spec.source.id}")
-    try:
-        layers = {
-            name: (value * stored.get(name + _SCALE, np.float32(1))).astype(np.float32)
-            for name, value in stored.items()
-            if not name.endswith(_SCALE)
-        }
-    except ValueError as error:
-        raise CheckpointError(f"{path}: a scale does not fit its matrix: {error}") from None
     spec = replace(
         target.spec,
         dims=replace(target.spec.dims, n_text_layer=int(n_layers)),
