@@ -96,8 +96,7 @@ def _float_convolution(g: GraphBuilder, x: str, weights: Weights, name: str, n_b
     """A convolution of `x` `[n_chunks, ., ., n_in]`, padded with zeros: `[n_chunks, n_bands, n_frames, n_out]`."""
     matrix = _matrix(weights.tensor(f"{name}.weight"))
     rows = _side_by_side(g, _padded(g, x, 0.0), n_bands, n_frames)
-    y = g.node("MatMul", [rows, g.const(f"{name}.weight", matrix.T)])
-    return g.node("Add", [y, g.const(f"{name}.bias", weights.tensor(f"{name}.bias"))])
+    return linear(g, rows, name, matrix, weights.tensor(f"{name}.bias"), "fp32")
 
 
 def _integer_convolution(g: GraphBuilder, x: str, weights: Weights, name: str, n_bands: int, n_frames: int) -> str:

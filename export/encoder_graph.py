@@ -256,8 +256,7 @@ def _convolution(g: GraphBuilder, x: str, weights: Weights, name: str, *, stride
         stop = g.node("Sub", [n_padded, g.ints(CONVOLUTION_WIDTH - 1 - k)])
         neighbours.append(g.node("Slice", [padded, g.ints(k), stop, g.ints(1), g.ints(stride)]))
     rows = g.node("Concat", neighbours, axis=2)
-    y = g.node("MatMul", [rows, g.const(f"{name}.weight", matrix)])
-    return gelu(g, g.node("Add", [y, g.const(f"{name}.bias", weights.tensor(f"{name}.bias"))]))
+    return gelu(g, linear(g, rows, name, matrix.T, weights.tensor(f"{name}.bias"), "fp32"))
 
 
 def convolution_weight(matrix: NDArray[np.float32]) -> NDArray[np.float32]:

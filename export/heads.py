@@ -112,11 +112,9 @@ def heads_in_config(config: Mapping[str, Any], d: int, where: str) -> HeadsSpec 
     if "medusa_num_heads" not in config:
         return None
     found = config.get("medusa_heads_type", "base_head")
-    kind = _PUBLISHED_KINDS.get(found) if isinstance(found, str) else None
+    kind = _PUBLISHED_KINDS.get(str(found))
     if kind is None:
-        raise CheckpointError(
-            f"{where}: medusa_heads_type {found!r} is not supported; expected {' or '.join(_PUBLISHED_KINDS)}"
-        )
+        raise CheckpointError(f"{where}: medusa_heads_type {found!r}; expected {' or '.join(_PUBLISHED_KINDS)}")
     n_heads, n_layers = config["medusa_num_heads"], config.get("medusa_num_layers", 1)
     width = config.get("medusa_hidden_size", d)
     if not type(n_heads) is type(n_layers) is int or width != d:

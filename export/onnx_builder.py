@@ -26,7 +26,6 @@ CONTRIB = "com.microsoft"
 EXTERNAL_MIN_BYTES = 1024
 EXTERNAL_ALIGN_BYTES = 4096  # ONNX Runtime maps external weights, and a mapping starts on a page
 Dim = int | str
-Attribute = int | float | str | list[int]
 
 
 class GraphBuilder:
@@ -122,14 +121,13 @@ class GraphBuilder:
         return self.const(f"f32_{value!r}", np.array(value, np.float32))
 
     def node(
-        self, op: str, inputs: Sequence[str], *, outputs: Sequence[str] = (), domain: str = "", **attributes: Attribute
+        self, op: str, inputs: Sequence[str], *, outputs: Sequence[str] = (), domain: str = "", **attributes: Any
     ) -> str:
         """Append a node and return the name of its first output; of the only one where `outputs` does not name them."""
         self._count += 1
         made = f"{self._prefix}{op}_{self._count}"
         names = list(outputs) or [f"{made}_0"]
-        given: dict[str, Any] = dict(attributes)
-        self.written.append(helper.make_node(op, list(inputs), names, name=made, domain=domain, **given))
+        self.written.append(helper.make_node(op, list(inputs), names, name=made, domain=domain, **attributes))
         return names[0]
 
     def nodes(self, op: str, inputs: Sequence[str], *, outputs: Sequence[str] | int, **options: Any) -> list[str]:

@@ -20,7 +20,7 @@ from onnx import helper
 from specedge.runtime.device import threads_allowed
 from specedge.runtime.engine.session import Canceller, Session, bind_array_input, run_outputs
 
-from .onnx_builder import Dim, GraphBuilder, write_graph
+from .onnx_builder import GraphBuilder, write_graph
 
 Array = NDArray[Any]
 RUN_BYTES = 48 << 20  # of weights
@@ -39,14 +39,6 @@ class Reference(GraphBuilder):
         self._weights: dict[str, Array] = {}
         self._held_bytes = 0
         self.ran: list[onnx.NodeProto] = []
-
-    def input(self, name: str, elem_type: int, shape: Sequence[Dim]) -> str:
-        return name
-
-    def output(self, value: str, name: str, elem_type: int, shape: Sequence[Dim]) -> None:
-        """See `GraphBuilder.output`; the value itself is what counts."""
-        if value != name:
-            self.node("Identity", [value], outputs=[name])
 
     def const_in_parts(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterator[NDArray[np.generic]]
