@@ -3,14 +3,14 @@
 The store is `$SPECEDGE_HOME/models`; without the variable, `specedge/models` in the platform's folder for user data. A
 subfolder with a `specedge.json` is an installed bundle, unless its name starts with a dot: an export under way or a
 removal cut short. `find` looks for a path, then for a bundle in the current folder and in the store.
+
+A user without a home folder has one that nobody can make, as on a disk that cannot be written.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import logging
 import os
 import re
 import stat
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.errors import ModelError, ModelNotFoundError, ResourceError, UsageError
-from specedge.files import write_atomic
+from specedge.files import disk_errors, write_atomic
 from specedge.leftovers import Names, temporary_folder
 
 from . import catalogue
@@ -43,20 +43,13 @@ def home() -> Path:
     """`$SPECEDGE_HOME`, or the platform's folder for user data with `specedge` added; it need not exist.
 
     Linux: `$XDG_DATA_HOME` or `~/.local/share`; macOS: `~/Library/Application Support`; Windows: `%LOCALAPPDATA%`.
-    Raises UsageError when the user has no home folder and the variable is not set.
     """
     return _place("SPECEDGE_HOME", "XDG_DATA_HOME", ".local/share", "Library/Application Support")
 
 
 def cache_home() -> Path:
-    """The user's cache folder for specedge: $SPECEDGE_CACHE, else the platform's usual place.
-
-    For a user without a home folder it is one that nobody can make, as on a disk that cannot be written.
-    """
-    try:
-        return _place("SPECEDGE_CACHE", "XDG_CACHE_HOME", ".cache", "Library/Caches")
-    except UsageError:
-        return Path(os.devnull) / "specedge"
+    """The user's cache folder for specedge: $SPECEDGE_CACHE, else the platform's usual place."""
+    return _place("SPECEDGE_CACHE", "XDG_CACHE_HOME", ".cache", "Library/Caches")
 
 
 def _place(variable: str, xdg: str, usual: str, on_mac: str) -> Path:
@@ -73,27 +66,13 @@ def _place(variable: str, xdg: str, usual: str, on_mac: str) -> Path:
             base = os.environ.get(xdg, "")
         # A relative path there is ignored, as the XDG specification says.
         return (Path(base) if os.path.isabs(base) else Path.home() / usual) / "specedge"
-    except RuntimeError:
-        raise UsageError(f"this user has no home folder; set {variable} to a folder for models") from None
+    except RuntimeError:  # there is no home folder
+        return Path(os.devnull, "no-home", "specedge")
 
 
 def user_cache_path() -> Path:
-    """The n-gram cache of the user's own text (`maps.ngram_cache.UserCache`); it need not exist. UsageError."""
+    """The n-gram cache of the user's own text (`maps.ngram_cache.UserCache`); it need not exist."""
     return home() / "learned.sqlite"
-
-
-def cache_to_keep() -> Path | None:
-    """The path above; None, with one warning in all, for a user without a home folder."""
-    try:
-        return user_cache_path()
-    except UsageError as error:
-        _say_once(f"what is learned is not kept: {error}")
-        return None
-
-
-@functools.cache
-def _say_once(message: str) -> None:
-    logging.getLogger("specedge.models.store").warning(message)
 
 
 def folder() -> Path:
@@ -181,13 +160,10 @@ def fetch_file(name: str) -> Path:
         return find_file(name)
     if is_offline():
         raise ModelNotFoundError(f"{name} is not installed and HF_HUB_OFFLINE is set: {_by_hand(name)}")
-    content, target = _download(known), file_path(name)
-    try:
-        make_folder()
+    target = make_folder() / known.name / known.file_name
+    with disk_errors(target):
         target.parent.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ResourceError(f"{target}: cannot be written ({error.strerror}); set SPECEDGE_HOME elsewhere") from None
-    write_atomic(target, content)
+    write_atomic(target, _download(known))
     return target
 
 
@@ -225,8 +201,7 @@ def installed() -> list[Installed]:
     """The bundles of the store, by name."""
     return [
         Installed(name=path.name, path=path, size_bytes=size_bytes(path))
-        for root in _roots()
-        for path in sorted(manifest.parent for manifest in root.glob(f"*/{MANIFEST_NAME}"))
+        for path in sorted(manifest.parent for manifest in folder().glob(f"*/{MANIFEST_NAME}"))
         if _NAME.fullmatch(path.name)
     ]
 
@@ -266,17 +241,9 @@ def remove(name: str) -> Path:
     return target
 
 
-def _roots() -> list[Path]:
-    """Where models are looked for by name: the store, if this user can have one."""
-    try:
-        return [folder()]
-    except UsageError:
-        return []
-
-
 def _stored(name: str) -> Path | None:
     """The bundle of the store that `name` stands for, None if there is none."""
-    return next((root / one for root in _roots() for one in _candidates(name) if _is_bundle(root / one)), None)
+    return next((path for one in _candidates(name) if _is_bundle(path := folder() / one)), None)
 
 
 def _candidates(name: str) -> Iterator[str]:
@@ -312,7 +279,7 @@ def _not_found(text: str, is_path: bool) -> str:
         return f"{_shown(text)}: no such folder, expected a bundle; `specedge models list` shows the installed ones"
     if checkpoint is not None:
         return f"the model {_shown(text)} is not installed; {_how_to_get(checkpoint.name)}"
-    lead = " in ".join([f"no model {_shown(text)}", *map(str, _roots())])
+    lead = f"no model {_shown(text)} in {folder()}"
     here = tuple(item.name for item in installed())
     close = catalogue.suggest(text, here)
     if not close:

@@ -167,9 +167,8 @@ def _ctc(target: TargetModel, options: DrafterOptions) -> Drafter:
 def _ngram(target: TargetModel, options: DrafterOptions) -> Drafter:
     tokenizer = target.bundle.tokenizer
     user_cache = None
-    path = store.cache_to_keep() if options.remember else None
-    if path is not None:
-        user_cache = UserCache(path, text_fingerprint(tokenizer.ranks, tokenizer.special.eot))
+    if options.remember:
+        user_cache = UserCache(store.user_cache_path(), text_fingerprint(tokenizer.ranks, tokenizer.special.eot))
     # It takes microseconds, so what came true decides alone, by T(k).
     return NgramDrafter(costs_of(target), cache=NgramCache(), user_cache=user_cache)
 

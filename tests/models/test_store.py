@@ -75,15 +75,16 @@ def test_home_is_where_the_platform_keeps_data(
     assert store.home() == tmp_path / expected
 
 
-def test_without_a_home_the_message_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_nothing_is_there_and_the_message_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     for name in ("SPECEDGE_HOME", "XDG_DATA_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", no_home)
-    with pytest.raises(UsageError, match="set SPECEDGE_HOME"):
-        store.home()
+    assert store.installed() == [] and not store.user_cache_path().exists()
+    with pytest.raises(ResourceError, match="set SPECEDGE_HOME"):
+        store.make_folder()
 
 
 def test_a_store_that_cannot_be_created(tmp_path: Path) -> None:

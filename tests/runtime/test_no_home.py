@@ -47,16 +47,13 @@ def test_the_default_model_and_a_folder_run(tmp_path: Path) -> None:
 def test_what_would_be_kept_is_not_and_that_is_said_once() -> None:
     code, text, (line,) = run("transcribe", str(samples()[0]), "--drafter", "ngram", "--remember")
     assert code == 0 and text
-    assert line == (
-        "specedge: warning: what is learned is not kept: this user has no home folder; "
-        "set SPECEDGE_HOME to a folder for models"
-    )
+    assert "no-home" in line and line.endswith("nothing is learned in this run")
 
 
 def test_what_needs_a_place_says_so() -> None:
     for arguments in (["models", "pull", "silero-vad"], ["cache", "show"], ["models", "show", "--path", "tiny"]):
         code, text, (line,) = run(*arguments)
-        assert (code, text) in ((2, ""), (4, "")) and "internal" not in line
+        assert (code, text) in ((2, ""), (4, ""), (5, "")) and "internal" not in line
 
 
 @pytest.mark.slow
