@@ -74,23 +74,25 @@ def installed_default(language: str | None = None, task: str = "transcribe") -> 
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"{VARIABLE}: {error}") from None
     able = []
-    for item in store.installed():
+    for path in store.installed():
         with contextlib.suppress(BundleError):  # naming it says what is wrong with it
-            manifest = read_manifest(item.path)[0]
+            manifest = read_manifest(path)[0]
             if manifest.kind == WHISPER and _can(manifest, language, task):
-                able.append((item, manifest))
+                able.append((path, manifest))
     memory_bytes = total_memory_bytes()
-    fitting = [one for one in able if memory_bytes is None or _BASE_BYTES + one[0].size_bytes <= memory_bytes / 2]
+    fitting = [
+        one for one in able if memory_bytes is None or _BASE_BYTES + store.size_bytes(one[0]) <= memory_bytes / 2
+    ]
 
-    def merit(one: tuple[store.Installed, Manifest]) -> tuple[bool, int, bool, bool, str]:
-        item, manifest = one
+    def merit(one: tuple[Path, Manifest]) -> tuple[bool, int, bool, bool, str]:
+        path, manifest = one
         is_english = _languages(manifest) == {"en"}
         detects = language is not None or not is_english
-        return detects, _n_weights(manifest.dims), is_english, manifest.precision == "int8", item.path.name
+        return detects, _n_weights(manifest.dims), is_english, manifest.precision == "int8", path.name
 
     if fitting:
-        return max(fitting, key=merit)[0].path
-    return min((item for item, _ in able), key=lambda item: item.size_bytes).path if able else None
+        return max(fitting, key=merit)[0]
+    return min((path for path, _ in able), key=store.size_bytes, default=None)
 
 
 def _can(manifest: Manifest, language: str | None, task: str) -> bool:

@@ -113,7 +113,7 @@ def download_model(
     if local_files_only:
         return os.path.abspath(store.find(size_or_id) if output_dir is None else store.find(Path(output_dir)))
     out = None if output_dir is None else Path(output_dir)
-    if out is None and revision is None and any(item.name == size_or_id for item in store.installed()):
+    if out is None and revision is None and any(path.name == size_or_id for path in store.installed()):
         return os.path.abspath(store.find(size_or_id))
     return os.path.abspath(pull_model(size_or_id, out=out, revision=revision)[0])
 

@@ -16,7 +16,6 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.errors import ModelError, ModelNotFoundError, ResourceError, UsageError
@@ -28,15 +27,6 @@ from . import catalogue
 MANIFEST_NAME = "specedge.json"  # also in runtime/bundle/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
 _TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Installed:
-    """A bundle that `find` knows by name."""
-
-    name: str
-    path: Path
-    size_bytes: int
 
 
 def home() -> Path:
@@ -197,13 +187,10 @@ def known_draft(name: str) -> Path | None:
     return None if checkpoint is None or checkpoint.draft is None else _stored(checkpoint.draft)
 
 
-def installed() -> list[Installed]:
-    """The bundles of the store, by name."""
-    return [
-        Installed(name=path.name, path=path, size_bytes=size_bytes(path))
-        for path in sorted(manifest.parent for manifest in folder().glob(f"*/{MANIFEST_NAME}"))
-        if _NAME.fullmatch(path.name)
-    ]
+def installed() -> list[Path]:
+    """The bundles of the store, which `find` knows by their names, in order of these."""
+    found = sorted(manifest.parent for manifest in folder().glob(f"*/{MANIFEST_NAME}"))
+    return [path for path in found if _NAME.fullmatch(path.name)]
 
 
 def available_models() -> list[str]:
@@ -212,7 +199,7 @@ def available_models() -> list[str]:
     A known one need not be installed: `specedge.download_model` gets it.
     """
     short = [name.removeprefix("whisper-") for name in (*catalogue.CHECKPOINTS, *catalogue.ALIASES)]
-    others = [item.name for item in installed() if catalogue.find(item.name) is None]
+    others = [path.name for path in installed() if catalogue.find(path.name) is None]
     return list(dict.fromkeys([*short, *others]))
 
 
@@ -280,7 +267,7 @@ def _not_found(text: str, is_path: bool) -> str:
     if checkpoint is not None:
         return f"the model {_shown(text)} is not installed; {_how_to_get(checkpoint.name)}"
     lead = f"no model {_shown(text)} in {folder()}"
-    here = tuple(item.name for item in installed())
+    here = tuple(path.name for path in installed())
     close = catalogue.suggest(text, here)
     if not close:
         return f"{lead}; `specedge models list --known` shows the names, and the path of a bundle works too"

@@ -99,4 +99,4 @@ def _served(settings: Settings) -> dict[str, Path]:
     if settings.models:
         return {Path(name).name if Path(name).is_dir() else name: store.find(name) for name in settings.models}
     default = default_model(download=settings.downloads, quiet=True)
-    return {default.name: default} | {item.name: item.path for item in store.installed()}
+    return {default.name: default} | {path.name: path for path in store.installed()}

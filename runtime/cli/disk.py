@@ -69,7 +69,7 @@ def _kept() -> dict[str, tuple[Path, list[Path]]]:
     cache, learned = store.cache_home(), store.user_cache_path()
     folders = {"downloads": cache / "downloads", "compiled": cache / "compiled", "measured": device_folder()}
     return {
-        "models": (store.folder(), [*(item.path for item in store.installed()), *files]),
+        "models": (store.folder(), [*store.installed(), *files]),
         **{what: (where, sorted(where.glob("*"))) for what, where in folders.items()},
         "learned": (store.home(), [learned] if learned.exists() else []),
     }

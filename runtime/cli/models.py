@@ -160,16 +160,16 @@ def _installed() -> list[dict[str, Any]]:
     from ..bundle.manifest import DRAFT_FOLDER
 
     rows = []
-    for item in store.installed():
-        row: dict[str, Any] = {"name": item.name, "size_bytes": item.size_bytes}
+    for path in store.installed():
+        row: dict[str, Any] = {"name": path.name, "size_bytes": store.size_bytes(path)}
         row |= dict.fromkeys(("precision", "problem", "draft"))
         try:
-            row["precision"] = read_manifest(item.path)[0].precision
-            if (item.path / DRAFT_FOLDER / store.MANIFEST_NAME).is_file():
-                row["draft"] = read_manifest(item.path / DRAFT_FOLDER)[0].name
+            row["precision"] = read_manifest(path)[0].precision
+            if (path / DRAFT_FOLDER / store.MANIFEST_NAME).is_file():
+                row["draft"] = read_manifest(path / DRAFT_FOLDER)[0].name
         except BundleError as error:
             row["problem"] = str(error)
-        rows.append(row | {"path": str(item.path)})
+        rows.append(row | {"path": str(path)})
     return rows
 
 

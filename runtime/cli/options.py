@@ -187,7 +187,7 @@ def _normal(name: str) -> str:
 
 def installed_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The models of the store, also without "whisper-", else folders."""
-    names = [model.name for model in store.installed()]
+    names = [path.name for path in store.installed()]
     found = _beginning(incomplete, names) or _beginning(incomplete, [name.removeprefix("whisper-") for name in names])
     return found or [CompletionItem(incomplete, type="dir")]
 

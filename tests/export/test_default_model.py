@@ -98,7 +98,7 @@ def test_a_model_of_one_language_is_asked_for_no_other(pulls: list[str]) -> None
 def test_memory_decides_and_the_smallest_runs_anyhow(monkeypatch: pytest.MonkeyPatch, pulls: list[str]) -> None:
     large, small = install("large", layers=4), install("small", layers=1)
     (large / "decoder.data").write_bytes(bytes(1_000_000))
-    size = next(item.size_bytes for item in store.installed() if item.name == "large")
+    size = store.size_bytes(large)
     monkeypatch.setattr(module, "total_memory_bytes", lambda: 2 * (module._BASE_BYTES + size))
     assert default_model() == large
     monkeypatch.setattr(module, "total_memory_bytes", lambda: 2 * (module._BASE_BYTES + size) - 1)
