@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specedge.errors import ModelError, UsageError
+from specedge.errors import UsageError
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint, read_manifest
 from specedge.runtime.bundle.manifest import DRAFT_FOLDER
@@ -17,8 +17,6 @@ from specedge.version import __version__
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 def export_to(
@@ -173,18 +171,13 @@ def draft_inside(bundle: Path) -> tuple[str, bool] | None:
 
 def _source_of(name: str) -> tuple[str, str]:
     """The hub id or the path that `name` stands for, and the name to store it under."""
+    from .hub import resolve
+
     checkpoint = catalogue.find(name)
-    if checkpoint is not None:
-        return checkpoint.hub_id, checkpoint.name
-    if os.path.exists(os.path.expanduser(name)):
+    if checkpoint is None and os.path.exists(os.path.expanduser(name)):
         return name, _stem(name)
-    if _HUB_ID.fullmatch(name):
-        return name, name.split("/")[1]
-    close = catalogue.suggest(name)
-    hint = f"did you mean {', '.join(close)}?" if close else "`specedge models list --known` shows the names."
-    raise ModelError(
-        f"no checkpoint {ascii(name[:80])} is known: {hint} A hub id (owner/name) and a checkpoint folder work too"
-    )
+    hub_id = resolve(name)
+    return hub_id, hub_id.split("/")[1] if checkpoint is None else checkpoint.name
 
 
 def _open(source: str, origin: str, revision: str | None, adapter: Path | None) -> Checkpoint:

@@ -46,6 +46,7 @@ _WEIGHTS = (
     "model.bin",
 )
 
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _TIMEOUT_S = 10.0
 _OTHER_DISK = "set HF_HOME to another disk"
 Found = tuple[Path, str]
@@ -57,18 +58,20 @@ class UnreachableError(CheckpointError):
 
 
 def resolve(name: str) -> str:
-    """The hub id that a short name ("whisper-tiny") or a hub id ("openai/whisper-tiny") means.
+    """The hub id that a short name ("whisper-tiny") or a hub id ("openai/whisper-tiny") means, where nothing is there.
 
     Raises CheckpointError saying what was looked for.
     """
     known = catalogue.find(name)
     if known is not None:
         return known.hub_id
-    if re.fullmatch(r"[\w][\w.\-]*/[\w][\w.\-]*", name) and not name.endswith((".pt", ".safetensors", ".bin")):
+    if _HUB_ID.fullmatch(name) and not name.endswith((".pt", ".safetensors", ".bin")):
         return name
+    close = catalogue.suggest(name)
+    hint = f"did you mean {', '.join(close)}?" if close else "`specedge models list --known` shows the names."
     raise CheckpointError(
-        f"{name[:200]!r} is no checkpoint: there is no such folder or .pt file, no such short name (specedge models "
-        "list --known shows them), and a hub id looks like openai/whisper-tiny"
+        f"no checkpoint {ascii(name[:80])} is known, and there is no such folder or file: {hint} A hub id looks like "
+        "openai/whisper-tiny"
     )
 
 

@@ -266,5 +266,5 @@ def test_a_full_disk_is_a_resource_error(fake: FakeHub, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", ["tinny", "C:\\models\\x", "../up", "a/b/c", "tiny.pt", "x.safetensors"])
 def test_a_name_that_means_nothing_says_what_was_looked_for(name: str) -> None:
-    with pytest.raises(CheckpointError, match="no such folder or .pt file, no such short name"):
+    with pytest.raises(CheckpointError, match="is known, and there is no such folder or file"):
         hub.resolve(name)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from specedge.errors import ModelError, UsageError
+from specedge.errors import CheckpointError, ModelError, UsageError
 from specedge.models import store
 from specedge.runtime.cli.models import models
 from support.bundles import write_bundle
@@ -135,13 +135,13 @@ def test_pull_exports_into_the_store(
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("tinny", ModelError, "did you mean whisper-tiny"),
-        ("qqqqqq", ModelError, "`specedge models list --known` shows the names"),
-        ("../package", ModelError, "no checkpoint '../package' is known"),
-        ("a/b/c", ModelError, "no checkpoint"),
-        ("someone/.hidden", ModelError, "no checkpoint"),
+        ("tinny", CheckpointError, "did you mean whisper-tiny"),
+        ("qqqqqq", CheckpointError, "`specedge models list --known` shows the names"),
+        ("../package", CheckpointError, "no checkpoint '../package' is known"),
+        ("a/b/c", CheckpointError, "no checkpoint"),
+        ("someone/.hidden", CheckpointError, "no checkpoint"),
         ("someone/trailing.", UsageError, "is no name for a model"),
-        ("nul\0", ModelError, "no checkpoint 'nul\\x00'"),
+        ("nul\0", CheckpointError, "no checkpoint 'nul\\x00'"),
     ],
 )
 def test_pull_refuses(exports: list[tuple[Any, ...]], name: str, error: type[Exception], message: str) -> None:
