@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from specedge.errors import UsageError
 from specedge.models import catalogue, store
-from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint, read_manifest
-from specedge.runtime.bundle.manifest import DRAFT_FOLDER
+from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, read_manifest
 from specedge.runtime.console import Progress, notify
 from specedge.version import __version__
 
@@ -155,18 +154,6 @@ def pull_draft(name: str, *, precision: str = "int8") -> Path:
     Raises ModelError where none is known, and as `pull_model`.
     """
     return pull_model(catalogue.draft_for(name), precision=precision)[0]
-
-
-def draft_inside(bundle: Path) -> tuple[str, bool] | None:
-    """The name of the draft that a bundle brings, and whether it has the bundle's own encoder; None without one.
-
-    Raises BundleError.
-    """
-    inside = bundle / DRAFT_FOLDER
-    if not (inside / MANIFEST_NAME).is_file():
-        return None
-    draft, target = read_manifest(inside)[0], read_manifest(bundle)[0]
-    return draft.name, encoder_fingerprint(draft) == encoder_fingerprint(target)
 
 
 def _source_of(name: str) -> tuple[str, str]:

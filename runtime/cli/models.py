@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -118,26 +117,18 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> N
         return
     from specedge.export.export import pull_draft, pull_model
 
+    from ..bundle.bundle import read_manifest
+    from ..bundle.manifest import DRAFT_FOLDER
+
     draft = pull_draft(name, precision=precision) if with_draft else None
     target, is_new = pull_model(name, precision=precision, revision=revision, draft=draft)
     if not is_new:
         click.echo(f"{target.name} is installed already; remove it first to get it again", err=True)
     if with_draft:
-        click.echo(_about_draft(target), err=True)
+        inside = read_manifest(target / DRAFT_FOLDER)[0].name
+        click.echo(f"{target.name} brings the draft {inside}; use it with --drafter draft", err=True)
     say_next("transcribe", "talk.wav", "-m", target.name)
     click.echo(target)
-
-
-def _about_draft(target: Path) -> str:
-    """What a model's draft is, in a line. Raises BundleError."""
-    from specedge.export.export import draft_inside
-
-    inside = draft_inside(target)
-    if inside is None:  # somebody took it out meanwhile
-        return f"{target.name} brings no draft"
-    draft, shares = inside
-    encoder = "the same encoder" if shares else "an encoder of its own"
-    return f"{target.name} brings the draft {draft}, with {encoder}; use it with --drafter draft"
 
 
 @models.command()
