@@ -16,7 +16,6 @@ import contextlib
 import errno
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -24,15 +23,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal
 
 from specedge.errors import AudioError, AudioNotFoundError, ResourceError, SpecedgeError, UsageError
-from specedge.files import publishing, write_atomic
-from specedge.leftovers import Names, sweep, temporary_file
+from specedge.files import make_output_folder, publishing, write_atomic
+from specedge.leftovers import Names, lock_of, sweep, temporary_file
 
 from ..runtime.audio.audio import STDIN, expand_folders, is_audio_name
 from ..runtime.longform.segments import Segment, Word
 from ..runtime.output.formats import STREAMED, SubtitleOptions
-
-if sys.platform != "win32":
-    import fcntl
 
 LOCK, RECORDS = ".lock", "records.jsonl"
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
@@ -155,13 +151,7 @@ class Folder:
         """Makes the folder, on a disk. Raises UsageError for a place that cannot be one, ResourceError."""
         self.is_disk = not _is_url(url)
         if self.is_disk:
-            try:
-                os.makedirs(url, exist_ok=True)
-            except FileExistsError:
-                raise UsageError(f"-o {url}: this is a file, expected a folder") from None
-            except OSError as error:
-                reason = error.strerror or error
-                raise ResourceError(f"cannot make the folder {url}: {reason}; choose another -o") from None
+            make_output_folder(Path(url))
         self._files, self._root = _opened(url)
         self.url = self._root if self.is_disk else self._files.unstrip_protocol(self._root)
 
@@ -215,18 +205,17 @@ class Folder:
         if not self.is_disk:
             yield
             return
-        with self._asking("write", LOCK):
-            file = open(Path(self.url, LOCK), "a")
-        with file:
+        with self._asking("write", LOCK), open(Path(self.url, LOCK), "a") as file:
             try:
-                if sys.platform != "win32":
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock = lock_of(Path(file.name), wait=False)
             except BlockingIOError:
                 message = f"{self.url}: another driver is at work on this folder; wait for it, or give another -o"
                 raise UsageError(message) from None
-            except OSError:
-                pass
+        try:
             yield
+        finally:
+            if lock is not None:
+                os.close(lock)
 
     @contextlib.contextmanager
     def _asking(self, what: str, name: str) -> Iterator[None]:

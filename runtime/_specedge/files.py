@@ -78,6 +78,16 @@ def check_output(path: _Path, kind: Kind, *, inputs: Collection[_Identity] = ())
         )
 
 
+def make_output_folder(path: Path) -> None:
+    """Make the folder that -o names, and those above it. Raises UsageError for a file, ResourceError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UsageError(f"-o {path}: this is a file, expected a folder") from None
+    except OSError as error:
+        raise ResourceError(f"cannot make the folder {path}: {error.strerror or error}; choose another -o") from None
+
+
 def check_folder(out: Path, is_part: Callable[[str], bool], what: str) -> None:
     """Raise UsageError when the folder holds files that are no part of `what`; `is_part` is asked with "/" in names."""
     strangers = []

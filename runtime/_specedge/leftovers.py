@@ -86,7 +86,7 @@ def sweep(names: Names, out: Path | None = None) -> None:
     """Remove the temporaries of `names` whose makers are dead, after `out` came back from one killed in `swap_in`."""
     for path in names.found():
         with contextlib.suppress(OSError):
-            lock = _lock(path, wait=False)
+            lock = lock_of(path, wait=False)
             try:
                 if lock is not None or _is_stale(path):
                     if out is not None and (path / REPLACED).is_dir() and not os.path.lexists(out):
@@ -103,7 +103,7 @@ def _made(names: Names, make: Callable[[Path], None]) -> tuple[Path, int | None]
         path = names.new()
         make(path)
         try:
-            lock = _lock(path, wait=True)
+            lock = lock_of(path, wait=True)
         except FileNotFoundError:
             continue
         if lock is None or _is_at(path, lock):
@@ -111,7 +111,7 @@ def _made(names: Names, make: Callable[[Path], None]) -> tuple[Path, int | None]
         os.close(lock)
 
 
-def _lock(path: Path, *, wait: bool) -> int | None:
+def lock_of(path: Path, *, wait: bool) -> int | None:
     """A descriptor that holds the lock; None where there are no locks. Raises BlockingIOError if another holds it."""
     if sys.platform == "win32":
         return None

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from specedge.errors import ResourceError, UsageError
-from specedge.files import check_output, identities
+from specedge.errors import UsageError
+from specedge.files import check_output, identities, make_output_folder
 
 from ..audio.audio import STDIN
 from ..output.formats import KINDS
@@ -47,14 +47,7 @@ def output_paths(
         for format, path in paths.items():
             check_output(path, KINDS[format], inputs=inputs)
     for place in dict.fromkeys([folder, *(path.parent for paths in targets for path in paths.values())]):
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            raise UsageError(f"-o {place}: this is a file, expected a folder") from None
-        except OSError as error:
-            raise ResourceError(
-                f"cannot make the folder {place}: {error.strerror or error}; choose another -o"
-            ) from None
+        make_output_folder(place)
     return list[Mapping[str, Path]](targets)
 
 

@@ -55,7 +55,7 @@ def test_what_a_killed_process_left_goes_at_once_and_what_a_living_one_made_stay
 
 @needs_locks
 def test_one_that_is_swept_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock, n_swept = leftovers._lock, 0
+    lock, n_swept = leftovers.lock_of, 0
 
     def late(path: Path, *, wait: bool) -> int | None:
         nonlocal n_swept
@@ -64,7 +64,7 @@ def test_one_that_is_swept_before_it_is_locked_is_made_again(tmp_path: Path, mon
             sweep(_names(tmp_path))
         return lock(path, wait=wait)
 
-    monkeypatch.setattr(leftovers, "_lock", late)
+    monkeypatch.setattr(leftovers, "lock_of", late)
     with temporary_folder(_names(tmp_path)) as folder:
         assert n_swept == 2 and list(tmp_path.iterdir()) == [folder]
 
