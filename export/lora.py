@@ -114,15 +114,11 @@ def open_adapter(folder: Path) -> Adapter:
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder}: is no adapter; expected a folder with {CONFIG} and {_WEIGHTS[0]}")
     config = read_json(folder / CONFIG)
-    kind = config.get("peft_type")
-    if kind != "LORA":
-        raise CheckpointError(f"{folder}: is an adapter of the kind {kind!r}, and only LORA is merged; {_BY_HAND}")
-    refused = [key for key in _REFUSED if config.get(key)]
-    if refused:
-        raise CheckpointError(f"{folder}: has {refused[0]}, with which it cannot be merged here; {_BY_HAND}")
-    begun = config.get("init_lora_weights")
-    if begun not in _KEEPS_BASE:
-        raise CheckpointError(f"{folder}: began with {begun!r}, which changes the base model; {_BY_HAND}")
+    refused = {key: bool(config.get(key)) for key in _REFUSED}
+    refused["peft_type"] = config.get("peft_type") != "LORA"
+    refused["init_lora_weights"] = config.get("init_lora_weights") not in _KEEPS_BASE  # the others change the base
+    for key in (key for key, is_refused in refused.items() if is_refused):
+        raise CheckpointError(f"{folder}: has {key} {config.get(key)!r}, with which it cannot be merged; {_BY_HAND}")
     path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise CheckpointError(f"{folder}: holds no weights; looked for {', '.join(_WEIGHTS)}")

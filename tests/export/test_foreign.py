@@ -247,9 +247,12 @@ def test_adapters_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
         ({f"{q_proj}.lora_A.weight": a, f"{q_proj}.lora_B.weight": b[:60]}, {}, "has shape"),
         ({f"{q_proj}.lora_A.weight": a}, {}, "lora_B.weight is missing"),
         (other, {}, r"changes model\.decoder\.layers\.7.*which the base model base does not have"),
-        (good, {"peft_type": "IA3"}, "only LORA is merged"),
+        (good, {"peft_type": "IA3"}, "has peft_type 'IA3', with which it cannot be merged"),
         (good, {"use_dora": True}, "has use_dora"),
-        *[(good, {"init_lora_weights": kind}, f"began with '{kind}'.*merge_and_unload") for kind in _CHANGES_BASE],
+        *[
+            (good, {"init_lora_weights": kind}, f"has init_lora_weights '{kind}'.*merge_and_unload")
+            for kind in _CHANGES_BASE
+        ],
         (conv, {}, "changes model.encoder.conv1.weight, and only linear maps.*merge_and_unload"),
         (proj_out, {}, "changes proj_out.weight, which the base model base does not have.*merge_and_unload"),
         (tokens_delta, {"trainable_token_indices": [5]}, "trainable_tokens_delta.*merge_and_unload"),
