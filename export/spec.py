@@ -390,6 +390,8 @@ def read_weights(
     """
     found, entries = dict[str, Stored](), _Pickles().entries if is_pickle else _safetensors_entries
     for path in paths:  # of which no file stays open
+        if not path.is_file():
+            raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")
         stored = dict(entries(path))
         renamed = {rename(name): tensor for name, tensor in stored.items()}
         if len(renamed) < len(stored):
@@ -401,8 +403,6 @@ def read_weights(
 def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
-        raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")
     with readable(path):
         try:
             with safe_open(str(path), framework="numpy"):  # validates lengths, offsets, overlaps and holes
@@ -473,8 +473,6 @@ def load_pickle(path: Path) -> Any:
             f"{path}: is a PyTorch pickle, and reading it needs torch: give a checkpoint saved as model.safetensors, "
             f"or {GET_TORCH}"
         ) from error
-    if not path.is_file():
-        raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")
     try:
         with path.open("rb") as file:
             is_zip = file.read(4) == b"PK\x03\x04"  # the format of torch since 1.6, which alone can be mapped
