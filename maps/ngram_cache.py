@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from specedge.errors import ResourceError
-from specedge.files import SIDE_FILES, private_file, private_folder
+from specedge.files import private_folder
 
 from .lru import Lru
 
@@ -181,7 +181,7 @@ class UserCache:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         with self._harmless():
-            private_folder(self.path.parent, self.path.name)
+            private_folder(self.path.parent)
             self._connection = _connect(self.path, budget_bytes)
 
     @property
@@ -262,7 +262,8 @@ def _connect(path: str | os.PathLike[str], budget_bytes: int | None = None) -> s
 
     Raises sqlite3.DatabaseError for another version or no database, UnicodeDecodeError for some damaged ones.
     """
-    private_file(path, make=True)  # sqlite3 gives its side files the mode of the database
+    with contextlib.suppress(OSError):  # it is there, or opening it says what is wrong
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))  # sqlite3 gives its side files the same mode
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -330,5 +331,5 @@ def _is_pair(id_: object, count: object) -> bool:
 
 def erase(path: str | os.PathLike[str]) -> None:
     """Remove the cache with its side files. Raises OSError if that fails."""
-    for ending in SIDE_FILES:
+    for ending in ("", "-wal", "-shm", ".bad"):  # the last is what was set aside
         Path(f"{os.fspath(path)}{ending}").unlink(missing_ok=True)

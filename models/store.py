@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from specedge.errors import ModelError, ModelNotFoundError, ResourceError, UsageError
-from specedge.files import disk_errors, write_atomic
+from specedge.files import disk_errors, private_folder, write_atomic
 from specedge.leftovers import Names, temporary_folder
 
 from . import catalogue
@@ -74,8 +74,7 @@ def make_folder() -> Path:
     """Create the store if there is none. Raises ResourceError when the file system refuses."""
     try:
         if not os.environ.get("SPECEDGE_HOME"):  # one that was chosen may be shared
-            home().parent.mkdir(parents=True, exist_ok=True)
-            home().mkdir(mode=0o700, exist_ok=True)
+            private_folder(home())
         folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResourceError(f"{folder()}: cannot be created ({error.strerror}); set SPECEDGE_HOME elsewhere") from None

@@ -6,9 +6,8 @@ killed leaves a temporary file, which the next writer of the same name sweeps (l
 An output never replaces an input, a device, a pipe, or a file of another kind: the likely accident is a forgotten
 output name (`-o *.txt`). A file's kind is told by its first bytes, never its name; an empty file is of every kind.
 
-Files that hold a user's words are private from the start: folders have the mode 0700 and files 0600, whatever the
-umask, and what was left open to others is closed. A folder that holds other things too, such as shared models, keeps
-its mode. On Windows a user's folders are private already.
+Files that hold a user's words are private from the start: folders are made with the mode 0700 and files with 0600,
+whatever the umask. On Windows a user's folders are private already.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ _Identity = tuple[int, int]
 _DROPPINGS = (".ds_store", "thumbs.db", "desktop.ini")  # that file managers leave everywhere
 _SHOWN = 3
 _RETRIES_S = (0.05, 0.2, 0.5)  # Windows refuses to replace a file while somebody opens it
-SIDE_FILES = ("", "-wal", "-shm", ".bad")  # of an sqlite3 database, with what was set aside
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True)
@@ -215,32 +212,8 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def private_folder(path: Path, kept: str) -> None:
-    """Make the folder if there is none; close it to others unless it holds more than the file `kept`."""
-    if not path.parent.is_dir():
+def private_folder(path: Path) -> None:
+    """Make the folder, closed to others, if there is none. Raises OSError."""
+    if not path.parent.is_dir():  # else nothing is asked of what lies above
         path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        with contextlib.suppress(OSError):
-            if set(os.listdir(path)) <= {kept + ending for ending in SIDE_FILES}:
-                _close(path)
-
-
-def private_file(path: str | os.PathLike[str], *, make: bool = False) -> None:
-    """Close a file, and what sqlite3 keeps beside it, to others; with `make`, make it first if there is none.
-
-    Errors are ignored here; opening the file reports them.
-    """
-    with contextlib.suppress(OSError):
-        if make:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    for ending in SIDE_FILES:
-        _close(Path(f"{os.fspath(path)}{ending}"))
-
-
-def _close(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & _OTHERS:
-            path.chmod(mode & ~_OTHERS)
+    path.mkdir(mode=0o700, exist_ok=True)
