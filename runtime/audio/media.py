@@ -188,9 +188,9 @@ class Resampler:
         import av
 
         source = (block.samples.dtype, block.rate_hz, block.layout)
-        done = []
+        done = self._floats([])
         if source != self._source:
-            done.append(self.finish())
+            done = self.finish()
             layout = "mono" if self._n_channels == 1 else "stereo"
             self._source, self._resampler = source, av.AudioResampler(format="s16", layout=layout, rate=self._rate_hz)
         assert self._resampler is not None
@@ -198,16 +198,16 @@ class Resampler:
         frame = av.AudioFrame.from_ndarray(packed, format=_FORMATS[packed.dtype.str[1:]], layout=block.layout)
         frame.sample_rate = block.rate_hz
         frame.pts = None
-        return np.concatenate([*done, *map(self._floats, self._resampler.resample(frame))])
+        return np.concatenate([done, self._floats(self._resampler.resample(frame))])
 
     def finish(self) -> NDArray[np.float32]:
         """What is left when no block follows."""
         frames = [] if self._resampler is None else self._resampler.resample(None)
         self._source = self._resampler = None
-        shape = (0,) if self._n_channels == 1 else (0, 2)
-        return np.concatenate([np.zeros(shape, np.float32), *map(self._floats, frames)])
+        return self._floats(frames)
 
-    def _floats(self, frame: av.AudioFrame) -> NDArray[np.float32]:
-        samples = frame.to_ndarray().reshape(-1)
+    def _floats(self, frames: list[av.AudioFrame]) -> NDArray[np.float32]:
+        """The samples of the frames, which are none where a block was shorter than the resampler's delay."""
+        samples = np.concatenate([np.zeros(0, np.int16), *[frame.to_ndarray().reshape(-1) for frame in frames]])
         floats: NDArray[np.float32] = samples.astype(np.float32) * np.float32(1 / 32768)
         return floats if self._n_channels == 1 else floats.reshape(-1, 2)

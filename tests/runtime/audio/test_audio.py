@@ -39,6 +39,10 @@ def test_16_khz_mono_passes_unchanged() -> None:
     np.testing.assert_array_equal(decode(io.BytesIO(wav_bytes(NOISE))), NOISE)
 
 
+def test_a_last_block_of_one_sample_is_read() -> None:
+    assert len(decode(io.BytesIO(wav_bytes(NOISE[:16_385], 44_100)))) == 5945
+
+
 LEFT, RIGHT = NOISE[:20_000], NOISE[20_000:40_000]
 STEREO = np.stack([LEFT, RIGHT], axis=1)
 
