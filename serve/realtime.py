@@ -59,7 +59,7 @@ async def realtime(socket: WebSocket) -> None:
         session.close()
 
 
-def _law(alaw: bool) -> NDArray[np.float32]:
+def _law(alaw: bool) -> NDArray[np.int16]:
     """The samples of the 256 bytes of G.711, by mu-law or A-law."""
     codes = np.arange(256) ^ (0x55 if alaw else 0xFF)
     exponents, mantissas = codes >> 4 & 7, codes & 15
@@ -69,7 +69,7 @@ def _law(alaw: bool) -> NDArray[np.float32]:
     else:
         values = (8 * mantissas + 132 << exponents) - 132
         signs = np.where(codes & 0x80, -1, 1)
-    return (signs * values / 32768).astype(np.float32)
+    return (signs * values).astype(np.int16)
 
 
 _LAWS = {"audio/pcmu": _law(False), "audio/pcma": _law(True)}
@@ -86,7 +86,7 @@ class _Session:
         self._drafter, self.model_name = service.settings.drafter, ""
         self._live: LiveTranscriber | None = None
         self._drafters: tuple[str, ...] = ()
-        self._resampler: Any = None
+        self._resampler = Resampler(_RATE_HZ, 1)
         self._last_item: str | None = None
         self.all_s = self._before_s = 0.0  # audio of the session, and of it before the transcriber began
         self._begin_turn()
@@ -97,7 +97,7 @@ class _Session:
     def close(self) -> None:
         if self._live is not None:
             self._live.close()
-        self._live = self._resampler = None
+        self._live, self._resampler = None, Resampler(_RATE_HZ, 1)
 
     def _begin_turn(self) -> None:
         self._item, self._text, self._has_spoken = f"item_{secrets.token_hex(8)}", "", False
@@ -200,7 +200,7 @@ class _Session:
         elif len(data) % 2:
             raise Failure(400, "invalid_value", "audio: half a sample at its end", param="audio")
         else:
-            samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
+            samples = np.frombuffer(data, "<i2")
         self._turn_s += len(samples) / self._rate_hz
         self.all_s += len(samples) / self._rate_hz
         async with self._service.models.use(self.model_name) as model:
@@ -224,25 +224,20 @@ class _Session:
             found: list[LiveUpdate] = await loop.run_in_executor(self._service.threads, do, *arguments)
         return found
 
-    def _feed(self, model: WhisperModel, samples: NDArray[np.float32]) -> list[LiveUpdate]:
+    def _feed(self, model: WhisperModel, samples: NDArray[np.int16]) -> list[LiveUpdate]:
         if self._live is None:
             about = {"drafter": self._drafter, **self._service.drafter_options(self._drafter), **self._service.phrases}
             about["token_map"] = about.pop("token_maps", None)
             vad = {"min_silence_duration_ms": self._silence_ms if self._has_vad else 1000}
             self._live = model.stream(vad_parameters=vad, draft_sources=True, **about, **self._options)
             self._drafters = source_names(self._live.drafter)
-        if self._rate_hz != _RATE_HZ:
-            if self._resampler is None:
-                self._resampler = Resampler(_RATE_HZ, 1)
-            samples = self._resampler.resample(Block(samples[:, None], self._rate_hz, "mono"))
-        return self._live.feed(samples)
+        if not len(samples):
+            return []
+        return self._live.feed(self._resampler.resample(Block(samples[:, None], self._rate_hz, "mono")))
 
     def _finish(self) -> list[LiveUpdate]:
-        live, resampler = self._live, self._resampler
-        self._live = self._resampler = None
-        if live is None:
-            return []
-        return [*(live.feed(resampler.finish()) if resampler is not None else ()), *live.finish()]
+        live, self._live = self._live, None
+        return [] if live is None else [*live.feed(self._resampler.finish()), *live.finish()]
 
     async def _report(self, updates: list[LiveUpdate], model: WhisperModel) -> None:
         for update in updates:
