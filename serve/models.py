@@ -11,7 +11,7 @@ from pathlib import Path
 
 from specedge.export.default_model import default_model
 from specedge.models import catalogue, store
-from specedge.runtime.bundle.bundle import Bundle, read_manifest
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.providers import require_provider
 from specedge.runtime.model import WhisperModel
 
@@ -31,9 +31,11 @@ class Models:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.paths = _served(settings)
-        for path in self.paths.values():
-            require_provider(settings.encoder_provider, Bundle.open(path, verify=False))
-        self.languages = {name: _languages(path) for name, path in self.paths.items()}
+        self.languages: dict[str, list[str]] = {}
+        for name, path in self.paths.items():
+            bundle = Bundle.open(path, verify=False)
+            require_provider(settings.encoder_provider, bundle)
+            self.languages[name] = sorted(bundle.manifest.tokens.languages) or ["en"]
         self._loaded: dict[str, WhisperModel] = {}
         self._uses: dict[str, int] = {}
         self._used_s: dict[str, float] = {}
@@ -88,11 +90,6 @@ class Models:
             for name in list(self._loaded):
                 if not self._uses[name] and time.monotonic() - self._used_s[name] > after_s:
                     self._loaded.pop(name).kept_drafters.close()
-
-
-def _languages(path: Path) -> list[str]:
-    """The codes of the languages that a bundle's model knows."""
-    return sorted(read_manifest(path)[0].tokens.languages) or ["en"]
 
 
 def _served(settings: Settings) -> dict[str, Path]:
