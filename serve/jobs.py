@@ -1,4 +1,4 @@
-"""One transcription, segment by segment in threads; it can be stopped at once."""
+"""One transcription in its turn, segment by segment in threads; it can be stopped at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Generator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from specedge.runtime.longform.segments import Segment, TranscriptionInfo
 from specedge.runtime.model import TranscriptionRun, WhisperModel, for_model, lend_drafter, vad_options
 from specedge.runtime.options import DrafterOptions, TranscribeOptions
 from specedge.runtime.output.report import source_names
+
+from .service import Service
 
 _STOP_AGAIN_S, _KEEP_ALIVE_S = 0.05, 15.0
 
@@ -30,6 +31,7 @@ class Job:
 
     def __init__(
         self,
+        service: Service,
         model: WhisperModel,
         source: Path,
         options: TranscribeOptions,
@@ -37,33 +39,38 @@ class Job:
         *,
         vad: dict[str, Any] | None = None,
         raw: RawFormat | None = None,
-        max_duration_s: float,
     ) -> None:
+        self._service, limit_s = service, service.settings.max_duration_s
         self.model, self.drafters, self.total_s = model, tuple[str, ...](), 0.0
         self.options, self._drafter, self._vad = options, drafter, vad
-        self._opened = partial(open_audio, source, raw=raw, max_duration_s=max_duration_s, name="file")
+        self._opened = partial(open_audio, source, raw=raw, max_duration_s=limit_s, name="file")
         self._call: TranscriptionRun | None = None
         self._is_stopped = False
 
-    async def segments(self, threads: ThreadPoolExecutor) -> AsyncGenerator[Segment | None, None]:
-        """The segments, and None whenever nothing came for a while. Raises what decoding raises.
+    async def segments(self, client: str, about: dict[str, Any]) -> AsyncGenerator[Segment | None, None]:
+        """The segments, once it is the client's turn, and None whenever nothing came for a while. At the end the job is
+        counted, and `about` has its seconds of audio.
 
-        Leaving early stops the work, and returns once it has stopped.
+        Leaving early stops the work, and returns once it has stopped. Raises Failure 429, and what decoding raises.
         """
-        with contextlib.closing(self._decoded()) as decoded:
-            while True:
-                started_s = time.perf_counter()
-                step = asyncio.get_running_loop().run_in_executor(threads, next, decoded, None)
-                try:
-                    while not (await asyncio.wait([step], timeout=_KEEP_ALIVE_S))[0]:
-                        yield None
-                finally:
-                    await asyncio.shield(self._ended(step))
-                    self.total_s += time.perf_counter() - started_s
-                segment = step.result()
-                if segment is None:
-                    return
-                yield segment
+        loop, threads = asyncio.get_running_loop(), self._service.threads
+        async with self._service.queue.turn(client):
+            with contextlib.closing(self._decoded()) as decoded:
+                while True:
+                    started_s = time.perf_counter()
+                    step = loop.run_in_executor(threads, next, decoded, None)
+                    try:
+                        while not (await asyncio.wait([step], timeout=_KEEP_ALIVE_S))[0]:
+                            yield None
+                    finally:
+                        await asyncio.shield(self._ended(step))
+                        self.total_s += time.perf_counter() - started_s
+                    segment = step.result()
+                    if segment is None:
+                        break
+                    yield segment
+        self._service.metrics.count_job(self.info, self.total_s)
+        about["audio_s"] = self.info.duration
 
     async def _ended(self, step: asyncio.Future[Segment | None]) -> None:
         """Have the work end with its next pass, or within the encoder's."""

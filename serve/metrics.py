@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-if TYPE_CHECKING:
-    from .jobs import Job
+from specedge.runtime.longform.segments import TranscriptionInfo
 
 _BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _SUMS = {
@@ -45,9 +44,8 @@ class Metrics:
         """Count an answer."""
         self._requests.labels(status).inc()
 
-    def count_job(self, job: Job) -> None:
-        """Count a transcription that is over."""
-        info = job.info
+    def count_job(self, info: TranscriptionInfo, total_s: float) -> None:
+        """Count a transcription that is over. total_s: the time that it took."""
         speculation: Any = info.speculation
         self._sums["audio_seconds"].inc(info.duration)
         for name, key in _SUMS.items():
@@ -56,7 +54,7 @@ class Metrics:
             for outcome in ("proposed", "accepted"):
                 self._drafts.labels(drafter, outcome).inc(counts[outcome])
         if info.duration:
-            self._factor.observe(job.total_s / info.duration)
+            self._factor.observe(total_s / info.duration)
 
     def text(self) -> str:
         """All of it, as Prometheus reads it."""

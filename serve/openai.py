@@ -164,7 +164,7 @@ async def _answer(
         request.scope[ABOUT] |= {"model": name, "ignored": ignored}
         model = await stack.enter_async_context(service.models.use(name))
         asked = drafter_named(drafter, **service.drafter_options(drafter))
-        job = Job(model, path, options, asked, vad=vad, raw=raw, max_duration_s=settings.max_duration_s)
+        job = Job(service, model, path, options, asked, vad=vad, raw=raw)
         headers = {"x-specedge-ignored": ignored} if ignored else {}
         if streams:
             headers["Cache-Control"] = "no-store"
@@ -206,7 +206,6 @@ def _options(form: _Form, service: Service, *, draft_sources: bool) -> Transcrib
 
 async def _segments(job: Job, request: Request) -> list[Segment]:
     """All segments, unless the client goes: then the work ends. Raises ClientDisconnect."""
-    service: Service = request.app.state.service
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -214,7 +213,7 @@ async def _segments(job: Job, request: Request) -> list[Segment]:
         work.cancel()
 
     async def decoded() -> list[Segment]:
-        coming = service.segments(job, client_of(request), request.scope[ABOUT])
+        coming = job.segments(client_of(request), request.scope[ABOUT])
         return [segment async for segment in coming if segment is not None]
 
     work, watch = asyncio.ensure_future(decoded()), asyncio.ensure_future(gone())
@@ -230,11 +229,10 @@ async def _events(
     job: Job, has_drafts: bool, request: Request, resources: contextlib.AsyncExitStack
 ) -> AsyncIterator[str]:
     """The stream. Its resources go with it, also when the client does."""
-    service: Service = request.app.state.service
     done: list[Segment] = []
     async with resources:
         try:
-            coming = service.segments(job, client_of(request), request.scope[ABOUT])
+            coming = job.segments(client_of(request), request.scope[ABOUT])
             async with contextlib.aclosing(coming) as segments:
                 async for segment in segments:
                     if segment is None:

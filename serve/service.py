@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,9 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from specedge.runtime.console import notify
-from specedge.runtime.longform.segments import Segment
 from specedge.runtime.options import READS_MAPS, REMEMBERS
 
 from .failures import Failure
-from .jobs import Job
 from .metrics import Metrics
 from .models import Models
 from .settings import Settings
@@ -109,18 +107,6 @@ class Service:
         """Raise Failure where new work is refused: before its upload is read."""
         self.check_end()
         self.queue.check()
-
-    async def segments(self, job: Job, client: str, about: dict[str, Any]) -> AsyncGenerator[Segment | None, None]:
-        """The segments of a job (`Job.segments`), once it is the client's turn. Then it is counted, and `about` has its
-        seconds of audio.
-
-        Raises Failure 429, and what decoding raises.
-        """
-        async with self.queue.turn(client), contextlib.aclosing(job.segments(self.threads)) as segments:
-            async for segment in segments:
-                yield segment
-        self.metrics.count_job(job)
-        about["audio_s"] = job.info.duration
 
     def check_end(self) -> None:
         """Raise Failure where the server is about to end."""

@@ -198,7 +198,7 @@ class _Handler(AsyncEventHandler):
                 about["model"] = self._service.models.name_of(wanted.name or "")
                 async with self._service.models.use(about["model"]) as model:
                     job = await asyncio.to_thread(self._job, wanted, model)
-                    coming = self._service.segments(job, str(self.writer.get_extra_info("peername")), about)
+                    coming = job.segments(str(self.writer.get_extra_info("peername")), about)
                     async with contextlib.aclosing(coming) as segments:
                         async for segment in segments:
                             if segment is not None:
@@ -224,12 +224,12 @@ class _Handler(AsyncEventHandler):
             about["token_maps"] = (own, *(about.get("token_maps") or bundled))
         language = wanted.language.partition("-")[0] if wanted.language else None
         return Job(
+            self._service,
             model,
             Path(self._audio.name),
             TranscribeOptions(language=language, hotwords=", ".join(names) or None, **self._service.phrases),
             drafter_named(drafter, **about),
             raw=RawFormat(_ENCODINGS[width], rate_hz, n_channels),
-            max_duration_s=self._service.settings.max_duration_s,
         )
 
     def _info(self) -> Info:
