@@ -13,7 +13,6 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Generator, Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -113,8 +112,7 @@ def listen(source: str | None, **given: Any) -> None:
             about = {} if provider == CPU else {"encoder_provider": provider}
             text = LiveLines(sys.stdout, as_json=given["as_json"], about=about)
         stack.callback(text.close)
-        asked = {field.name: getattr(options, field.name) for field in fields(options)}
-        live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=vad, **asked)
+        live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=vad, **vars(options))
         stack.callback(live.close)
         if source is None and not given["quiet"]:
             notify("listening; Ctrl-C ends")
@@ -185,37 +183,33 @@ class LiveLines:
             text = json.dumps({**value, **self._about})
         elif not is_final:
             return
-        self._out.write(text + "\n")
-        self._out.flush()
+        print(text, file=self._out, flush=True)
 
 
 class LiveText:
-    """Confirmed and tentative text on a terminal, redrawn in place. `columns`: None asks the terminal."""
+    """Confirmed and tentative text on a terminal, redrawn in place."""
 
-    def __init__(self, out: TextIO, *, columns: int | None = None) -> None:
-        self._out, self._columns = out, columns
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
         self._line = ""  # confirmed text of the terminal's last line
 
     def show(self, update: LiveUpdate) -> None:
         """Append its confirmed text for good; its tentative text takes the place of the last one."""
         confirmed, tentative = update.confirmed, update.tentative
-        width = (self._columns or shutil.get_terminal_size().columns) - 1
+        width = shutil.get_terminal_size().columns - 1
         done, self._line = _wrapped(self._line + confirmed, width)
         room = width - _width(self._line)
         shown = tentative if self._line else tentative.lstrip()
         while _width(shown) > room:
             shown = shown[1:]  # the last words are the new ones
         dimmed = f"{_DIM}{shown}{_PLAIN}" if shown else ""
-        self._write(_CLEAR_LINE + "".join(line + "\n" for line in done) + self._line + dimmed)
+        lines = "".join(line + "\n" for line in done)
+        print(_CLEAR_LINE, lines, self._line, dimmed, sep="", end="", file=self._out, flush=True)
 
     def close(self) -> None:
         """Take the tentative text away and end the line."""
-        self._write(_CLEAR_LINE + (self._line + "\n" if self._line else ""))
+        print(_CLEAR_LINE + self._line, end="\n" if self._line else "", file=self._out, flush=True)
         self._line = ""
-
-    def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
 
 
 def _wrapped(text: str, width: int) -> tuple[list[str], str]:

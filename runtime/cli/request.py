@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +93,7 @@ class Request:
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of `WhisperModel.transcribe`, or of `BatchedInferencePipeline`, that ask for this."""
-        found = {one.name: getattr(self.options, one.name) for one in fields(self.options)}
+        found = dict(vars(self.options))
         if self.batch_size is not None:
             del found["clip_timestamps"]
             return {**found, "drafter": self.drafter, "vad_parameters": self.vad, "batch_size": self.batch_size}

@@ -144,9 +144,10 @@ def test_pauses_part_utterances_and_options_reach_the_detector(
     assert heard("--vad-threshold", "1") == [] and len(heard("--hotwords", "pump")) == 2
 
 
-def test_a_terminal_is_redrawn_in_place() -> None:
+def test_a_terminal_is_redrawn_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "16")
     out = io.StringIO()
-    text = LiveText(out, columns=16)
+    text = LiveText(out)
     text.show(update("", " one too"))
     text.show(update(" one two", " three four five"))
     text.show(update(" three four", ""))
