@@ -167,11 +167,6 @@ class AudioStream:
         stream._is_repeat = True
         return stream
 
-    def close_with(self, resources: contextlib.ExitStack) -> None:
-        """Close `resources` behind this stream."""
-        resources.callback(self._resources.close)
-        self._resources = resources
-
     def close(self) -> None:
         """Close what was opened here; a file object that was passed in stays open."""
         self._is_ended = True
@@ -408,7 +403,8 @@ def open_held(source: AudioSource) -> AudioStream:
     except BaseException:
         resources.close()
         raise
-    stream.close_with(resources)
+    resources.callback(stream._resources.close)  # before the copy goes
+    stream._resources = resources
     return stream
 
 

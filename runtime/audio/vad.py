@@ -238,8 +238,7 @@ class EnergyDetector:
         if not len(self._raw):
             raw = np.concatenate([raw[:1], raw])
         raw = np.concatenate([self._raw, raw])
-        if len(raw) >= 3:
-            self._powers = np.concatenate([self._powers, (raw[:-2] + raw[1:-1] + raw[2:]) / np.float32(3)])
+        self._powers = np.concatenate([self._powers, (raw[:-2] + raw[1:-1] + raw[2:]) / np.float32(3)])
         self._raw = raw[-2:]
 
     def _decide(self, n_open: int) -> NDArray[np.float32]:
