@@ -150,7 +150,7 @@ class CtcDrafter(GuessDrafter):
             posteriors = self._hear(encoded[: window.n_heard(len(encoded))])
             lattice = lattice_of(posteriors)
             heard = [] if lattice is None else self._rescored(lattice, spelled(lattice, self._tokenizer), ())
-            heard = bare(heard, self._beginnings, self._tokenizer.ranks)
+            heard = bare(heard, self._beginnings)
             moments = None if lattice is None else _usable(posteriors)
             self._last_hearing[:] = window.features, lattice, heard, moments, posteriors.n_parts
         _, self._lattice, self._heard, self._moments, n_parts = self._last_hearing

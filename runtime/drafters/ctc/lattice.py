@@ -180,30 +180,19 @@ def spelled(lattice: Lattice, tokenizer: Tokenizer) -> list[HeardToken]:
     return heard_tokens(lattice.spelling(), lattice, len(lattice), tokenizer, opens=True)
 
 
-def bare(heard: Sequence[HeardToken], beginnings: Beginnings, ranks: Sequence[bytes]) -> list[HeardToken]:
+def bare(heard: Sequence[HeardToken], beginnings: Beginnings) -> list[HeardToken]:
     """A window's hypothesis with the tokens that its first word has at the beginning of a text (`Beginnings`)."""
     ids = [one.token for one in heard]
     found = beginnings.bare(ids)
     if found is ids:
         return list(heard)
     n = beginnings.first_word(ids)
-    owners = [one for one in heard[:n] for _ in ranks[one.token]]
-    word = list[HeardToken]()
-    at = 1  # behind the space
-    for token in found[: len(found) - len(ids) + n]:
-        mine = owners[at : at + len(ranks[token])] or owners[-1:]
-        at += len(mine)
-        word.append(
-            HeardToken(
-                token,
-                mine[0].start,
-                mine[-1].stop,
-                min(one.sure for one in mine),
-                min(one.order for one in mine),
-                opens=not word,
-            )
-        )
-    return [*word, *heard[n:]]
+    word = heard[:n]
+    sure, order = min(one.sure for one in word), min(one.order for one in word)
+    tokens = found[: len(found) - len(ids) + n]
+    # Each of them lies where the word was heard.
+    first = [HeardToken(token, word[0].start, word[-1].stop, sure, order, not i) for i, token in enumerate(tokens)]
+    return [*first, *heard[n:]]
 
 
 def heard_tokens(
@@ -248,14 +237,8 @@ def heard_tokens(
 
 def _readable(units: Sequence[Unit]) -> Sequence[Unit]:
     """The units without those that are no part of a character."""
-    text = bytes([unit.byte for unit in units]).decode("utf-8", "surrogateescape")
-    if text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text):
+    text = bytes([unit.byte for unit in units]).decode("utf-8", "ignore").encode()
+    if len(text) == len(units):
         return units
-    kept: list[Unit] = []
-    at = 0
-    for character in text:
-        n_bytes = len(character.encode("utf-8", "surrogateescape"))
-        if not "\udc80" <= character <= "\udcff":
-            kept += units[at : at + n_bytes]
-        at += n_bytes
-    return kept
+    left = iter(units)
+    return [next(unit for unit in left if unit.byte == byte) for byte in text]
