@@ -32,7 +32,7 @@ from ...device import CostTable
 from ...engine.session import Canceller
 from ...text.beginnings import Beginnings
 from ...text.tokenizer import Tokenizer
-from ...text.words import opens_word, sentence_so_far
+from ...text.words import opens_word
 from .head import CtcHead, Posteriors
 from .lattice import HeardToken, Lattice, bare, heard_tokens, lattice_of, spelled
 from .ngram_lm import LONGEST, Guide
@@ -191,7 +191,7 @@ class CtcDrafter(GuessDrafter):
         elif skipped and skipped[0].token == token:  # one token more was said than was heard
             self._match(skipped[0], [*skipped[1:], *left])
         elif left or skipped:
-            self._replace(lattice, [*skipped, *left], text)
+            self._replace(lattice, [*skipped, *left], text[-1])
         else:
             return
         self._left = self._rescored(lattice, self._left, text, _N_RESCORED)
@@ -201,13 +201,13 @@ class CtcDrafter(GuessDrafter):
         self._pass(heard)
         self._left, self._skipped, self._said, self._n_words = left, (), b"", 0
 
-    def _replace(self, lattice: Lattice, rest: Sequence[HeardToken], text: Sequence[int]) -> None:
+    def _replace(self, lattice: Lattice, rest: Sequence[HeardToken], token: int) -> None:
         """Go on behind a token that, with those since the last one that was heard, took the place of some of `rest`.
 
         Where together they are much like what was heard, at the row up to which they account for it; else behind as
-        many words as were begun, or one more or less. A mark is heard in no row. text: text ids so far.
+        many words as were begun. A mark is heard in no row.
         """
-        spelling = self._tokenizer.ranks[text[-1]]
+        spelling = self._tokenizer.ranks[token]
         is_mark = _MARKS.issuperset(spelling)
         self._said += spelling
         self._n_words += not is_mark and (opens_word(spelling) or not self._n_words)
@@ -217,22 +217,11 @@ class CtcDrafter(GuessDrafter):
             self._skipped = [heard for heard in rest if heard.stop <= row]
             self._left = self._from_row(lattice, rest, row)
             return
-        behind = self._expected(rest, text)
+        openings = [0, *[i for i, heard in enumerate(rest) if i and heard.opens], len(rest)]
+        behind = openings[min(self._n_words, len(openings) - 1)]
         if behind:
             self._row = rest[behind - 1].stop
         self._skipped, self._left = rest[:behind], rest[behind:]
-
-    def _expected(self, rest: Sequence[HeardToken], text: Sequence[int]) -> int:
-        """Where the hypothesis goes on behind words that took the place of others: behind as many, or one more or less
-        if n-grams expect that word more."""
-        openings = [0, *[i for i, heard in enumerate(rest) if i and heard.opens], len(rest)]
-        at = min(self._n_words, len(openings) - 1)
-        if not self._guide.knows:
-            return openings[at]
-        sentence = sentence_so_far(text, self._tokenizer.special.eot, self._guide.ends)
-        near = [n for n in (at, at - 1, at + 1) if 0 <= n < len(openings) and openings[n] < len(rest)]
-        scores = [self._guide.score(sentence, rest[openings[n]].token) for n in near]
-        return openings[near[int(np.argmax(scores))]] if near else openings[at]
 
     @staticmethod
     def _accounted(lattice: Lattice, start: int, said: bytes) -> int | None:
