@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.errors import UsageError
 from specedge.maps.tmap_format import text_fingerprint
 
 from ...decoding.accept import Classed, Drawn
@@ -187,30 +188,15 @@ def prompt_in(
         return _prompt_beside_speech(draft, target, ids)
     if not isinstance(target, SpecialTokens):
         return None
-    languages = {token: code for code, token in target.languages.items()}
-    tasks = {target.transcribe: draft.transcribe, target.translate: draft.translate}
-    found: list[int] = []
-    run: list[int] = []
-    for token in ids:
-        code = languages.get(token)
-        if code is None and (token not in tasks or token == target.sot):
-            run.append(token)
-            if token == target.sot and draft.is_multilingual and not target.is_multilingual:
-                if draft.transcribe is None or "en" not in draft.languages:
-                    return None
-                found += [*text_of(run), draft.languages["en"], draft.transcribe]
-                run = []
-            continue
-        if not draft.is_multilingual:
-            if code not in (None, "en") or token == target.translate:
-                return None
-            continue
-        there = tasks[token] if code is None else draft.languages.get(code)
-        if there is None:
-            return None
-        found += [*text_of(run), there]
-        run = []
-    return [*found, *text_of(run)]
+    start = ids.index(target.sot) + 1
+    stop = start + 2 * target.is_multilingual  # behind the language and the task
+    language = target.language_of(ids[start]) if target.is_multilingual else "en"
+    task = "translate" if target.translate in ids[start:stop] else "transcribe"
+    try:
+        asked = draft.prompt(language, task)[1:]
+    except UsageError:
+        return None
+    return [*text_of(ids[:start]), *asked, *text_of(ids[stop:])]
 
 
 def _prompt_beside_speech(draft: SpecialTokens, target: SpeechTokens, ids: Sequence[int]) -> list[int] | None:
