@@ -162,10 +162,12 @@ class GuessDrafter(Drafter):
     def __init__(self, costs: CostTable, *, max_scale: float = _MAX_SCALE) -> None:
         self._guesses = Guesses(costs, max_scale=max_scale)
         self._window: WindowContext | None = None
+        self._owns = True  # what is shared, and so closes it
 
     def another(self) -> Self:
         """One that shares what is heavy, and what is learned."""
         twin = copy.copy(self)
+        twin._owns = False
         twin._guesses = copy.copy(self._guesses)
         return twin
 

@@ -44,12 +44,11 @@ class NgramDrafter(GuessDrafter):
         self._accepted: list[int] = []
         self._is_suspect = False
         self.suspected_loops = 0
-        self._owns_caches = True
 
     def another(self) -> Self:
         """One that shares the caches, and what they are worth."""
         twin = super().another()
-        twin._accepted, twin._owns_caches = list(self._accepted), False
+        twin._accepted = list(self._accepted)
         return twin
 
     def begin(self, window: WindowContext) -> None:
@@ -99,7 +98,7 @@ class NgramDrafter(GuessDrafter):
     def close(self) -> None:
         """Close the user's cache, if there is one; from then on it knows and learns nothing."""
         for _, cache, _ in self._caches:
-            if isinstance(cache, UserCache) and self._owns_caches:
+            if isinstance(cache, UserCache) and self._owns:
                 cache.close()
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
 
 from specedge.maps.token_map import Candidate, TokenMap
 
@@ -55,13 +54,6 @@ class TokenMapDrafter(GuessDrafter):
         self._beginnings = beginnings
         self._ends = functools.cache(ends)
         self._orders = orders
-        self._owns_maps = True
-
-    def another(self) -> Self:
-        """One that shares the maps, and what their guesses are worth."""
-        twin = super().another()
-        twin._owns_maps = False
-        return twin
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return the guess that is expected to save most; nothing where none is expected to."""
@@ -74,7 +66,7 @@ class TokenMapDrafter(GuessDrafter):
 
     def close(self) -> None:
         maps, self._maps = self._maps, ()
-        for map_ in maps if self._owns_maps else ():
+        for map_ in maps if self._owns else ():
             map_.close()
 
     def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[Guess]:
