@@ -108,7 +108,7 @@ def groups(
 class _Text:
     """A hypothesis. `n_run` of its tokens are in `state`, and `row` f32[n_vocab] follows them.
 
-    `parent` is the hypothesis that it continues. An `ended` one holds the end's log-probability besides.
+    Until it is chosen, `state` is that of the one it continues. An `ended` one holds the end's log-probability besides.
     """
 
     state: Any
@@ -119,7 +119,6 @@ class _Text:
     emitters: tuple[int, ...] = ()
     total: np.float32 = np.float32(0.0)
     ended: bool = False
-    parent: _Text | None = None
 
     @property
     def mean(self) -> float:
@@ -152,7 +151,7 @@ class _Groups:
                 for _, group in itertools.groupby(sorted(waiting, key=_n_run), _n_run):
                     yield from self._step(list(group), saw_pass)
             best = self._live[: max(0, self._options.beam_size - len(self._finished))]
-            return [*self._finished, *(self._emitted(text, text.state) for text in best)]
+            return [*self._finished, *map(_emitted, best)]
         finally:
             for text in self._live:
                 self._engine.release(text.state)
@@ -177,14 +176,14 @@ class _Groups:
                 chosen.append(text)
                 if len(chosen) == self._options.beam_size:
                     break
-            elif text.parent is not None and len(self._finished) < self._n_wanted:
-                self._finished.append(self._emitted(text, text.parent.state))
+            elif len(self._finished) < self._n_wanted:
+                self._finished.append(_emitted(text))
         self._move_states(chosen)
 
     def _children(self, text: _Text) -> Iterator[_Text]:
         """The continuations of a hypothesis; itself where the limit is reached."""
         if len(text.tokens) >= self._options.limit:
-            yield replace(text, parent=text)
+            yield text
             return
         sure = self._sure(text)[: self._options.limit - len(text.tokens) - 1]
         logprobs = logprobs_behind(self._rules, text.row, text.tokens)
@@ -192,7 +191,7 @@ class _Groups:
             ended = token == self._eot
             added = [(token, 0, logprobs[token]), *(sure if rank == 0 and not ended else ())]
             yield _Text(
-                state=None,
+                state=text.state,
                 row=text.row,
                 n_run=text.n_run,
                 tokens=text.tokens if ended else (*text.tokens, *(one[0] for one in added)),
@@ -200,7 +199,6 @@ class _Groups:
                 logprobs=(*text.logprobs, *(float(one[2]) for one in added)),
                 total=functools.reduce(lambda total, one: np.float32(total + one[2]), added, text.total),
                 ended=ended,
-                parent=text,
             )
 
     def _sure(self, text: _Text) -> list[tuple[int, int, np.float32]]:
@@ -215,29 +213,24 @@ class _Groups:
         return found
 
     def _move_states(self, chosen: list[_Text]) -> None:
-        """A parent's state goes to its first child, other children get copies; without children it is given up."""
+        """A state stays with its first text, others get copies; without any it is given up."""
         taken: set[int] = set()
-        for child in chosen:
-            if child.parent is None:
-                continue
-            if id(child.parent) in taken:
-                child.state = self._engine.fork(child.parent.state)
-            else:
-                child.state = child.parent.state
-                taken.add(id(child.parent))
+        for text in chosen:
+            if id(text.state) in taken:
+                text.state = self._engine.fork(text.state)
+            taken.add(id(text.state))
         for text in self._live:
-            if id(text) not in taken:
+            if id(text.state) not in taken:
                 self._engine.release(text.state)
-        for child in chosen:
-            child.parent = None
         self._live = chosen
 
-    def _emitted(self, text: _Text, state: Any) -> Emitted:
-        return Emitted(
-            tokens=text.tokens,
-            token_logprobs=text.logprobs,
-            sum_logprob=float(text.total),
-            finished=text.ended,
-            emitters=text.emitters,
-            hidden=np.array(state.hidden[: state.length]),
-        )
+
+def _emitted(text: _Text) -> Emitted:
+    return Emitted(
+        tokens=text.tokens,
+        token_logprobs=text.logprobs,
+        sum_logprob=float(text.total),
+        finished=text.ended,
+        emitters=text.emitters,
+        hidden=np.array(text.state.hidden[: text.state.length]),
+    )
