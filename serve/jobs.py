@@ -69,7 +69,7 @@ class Job:
                     if segment is None:
                         break
                     yield segment
-        self._service.metrics.count_job(self.info, self.total_s)
+        self._service.metrics.count_job(self.info)
         about["audio_s"] = self.info.duration
 
     async def _ended(self, step: asyncio.Future[Segment | None]) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 
 from specedge.runtime.longform.segments import TranscriptionInfo
 
-_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _SUMS = {
     "encoder_seconds": "encoder_s",
     "decoder_seconds": "decoder_s",
@@ -34,9 +33,6 @@ class Metrics:
             for name in ("audio_seconds", *_SUMS)
         }
         self._drafts = Counter("specedge_draft_tokens", "Drafted tokens.", ["drafter", "outcome"], registry=registry)
-        self._factor = Histogram(
-            "specedge_real_time_factor", "Time taken by audio.", buckets=_BUCKETS, registry=registry
-        )
         for name, (text, value) in now.items():
             Gauge(f"specedge_{name}", text, registry=registry).set_function(value)
 
@@ -44,8 +40,8 @@ class Metrics:
         """Count an answer."""
         self._requests.labels(status).inc()
 
-    def count_job(self, info: TranscriptionInfo, total_s: float) -> None:
-        """Count a transcription that is over. total_s: the time that it took."""
+    def count_job(self, info: TranscriptionInfo) -> None:
+        """Count a transcription that is over."""
         speculation: Any = info.speculation
         self._sums["audio_seconds"].inc(info.duration)
         for name, key in _SUMS.items():
@@ -53,8 +49,6 @@ class Metrics:
         for drafter, counts in (speculation.get("by_drafter") or {}).items():
             for outcome in ("proposed", "accepted"):
                 self._drafts.labels(drafter, outcome).inc(counts[outcome])
-        if info.duration:
-            self._factor.observe(total_s / info.duration)
 
     def text(self) -> str:
         """All of it, as Prometheus reads it."""
