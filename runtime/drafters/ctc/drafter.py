@@ -114,8 +114,10 @@ class CtcDrafter(GuessDrafter):
         if self._lattice is not None:
             self._follow(window, self._lattice, context)
             path = self._chain(window, self._lattice, context, limit)
-        else:
-            path = self._start(window, context)
+        else:  # in silence the first timestamp is all that is said
+            path = Guess([], [], [])
+            if not context.sampled and window.has_times(context.prompt):
+                path.add(window.timestamp_begin, 0.5, "unheard")
         draft = self._guesses.draft(self._guesses.worth_while([path], context.n_pending, 1), limit)
         self._is_over = self._is_heard and self._lattice is None and not draft
         return draft
@@ -175,11 +177,6 @@ class CtcDrafter(GuessDrafter):
                     self._resume(window, lattice, sampled[: at + 1])
         self._n_followed = len(sampled)
 
-    def _pass(self, heard: HeardToken) -> None:
-        """Remember where the text has come to."""
-        is_mark = self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
-        self._row = heard.start if is_mark else heard.stop
-
     def _resume(self, window: WindowContext, lattice: Lattice, sampled: Sequence[int]) -> None:
         """Take the hypothesis up again behind a token that it did not have."""
         token, left, skipped = sampled[-1], self._left, self._skipped
@@ -198,8 +195,11 @@ class CtcDrafter(GuessDrafter):
 
     def _match(self, heard: HeardToken, left: Sequence[HeardToken]) -> None:
         """A token was said as it was heard."""
-        self._pass(heard)
+        self._row = heard.start if self._ends_sentence(heard) else heard.stop
         self._left, self._skipped, self._said, self._n_words = left, (), b"", 0
+
+    def _ends_sentence(self, heard: HeardToken) -> bool:
+        return self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
 
     def _replace(self, lattice: Lattice, rest: Sequence[HeardToken], token: int) -> None:
         """Go on behind a token that, with those since the last one that was heard, took the place of some of `rest`.
@@ -261,7 +261,7 @@ class CtcDrafter(GuessDrafter):
             path.add(heard.token, *_belief(heard))
             if not has_times:
                 continue
-            ends = self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
+            ends = self._ends_sentence(heard)
             is_last = i + 1 == len(left)
             if ends or is_last:
                 letter = heard.start if ends else heard.stop
@@ -279,12 +279,6 @@ class CtcDrafter(GuessDrafter):
                 last_step = max(begin[0], last_step)
                 path.add(window.timestamp_begin + last_step, *begin[1:])
         return path
-
-    def _start(self, window: WindowContext, context: DraftContext) -> Guess:
-        """The timestamp that a window begins with, of which nothing was heard: in silence all that is said."""
-        if context.sampled or not window.has_times(context.prompt):
-            return Guess([], [], [])
-        return Guess([window.timestamp_begin], [0.5], ["unheard"])
 
     def _opening(self, window: WindowContext, lattice: Lattice, context: DraftContext, path: Guess) -> int | None:
         """Propose the timestamp that a segment begins or ends with, if one must come. Returns the last one's step, -1
@@ -316,7 +310,8 @@ class CtcDrafter(GuessDrafter):
         logits = moments[low:high, kind]
         at = int(logits.argmax())
         sure = float(1 / np.exp(logits - logits[at]).sum())
-        return self._as_step(low + at), sure, ("time", kind, int(5 * sure))
+        step = round((low + at) * _FRAME_S / self._tokenizer.special.time_precision_s)
+        return step, sure, ("time", kind, int(5 * sure))
 
     def _frame(self, lattice: Lattice, row: int) -> int:
         """The frame of a row of the lattice."""
@@ -325,9 +320,6 @@ class CtcDrafter(GuessDrafter):
     def _until(self, lattice: Lattice, left: Sequence[HeardToken], at: int) -> int:
         """The frame behind which no timestamp is looked for: that of the next word, or the end of the audio."""
         return self._frame(lattice, left[at].start) + _ROUND if at < len(left) else int(self._n_frames) + _ROUND
-
-    def _as_step(self, frame: float) -> int:
-        return round(frame * _FRAME_S / self._tokenizer.special.time_precision_s)
 
 
 def _usable(posteriors: Posteriors) -> NDArray[np.float32] | None:
