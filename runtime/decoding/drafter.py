@@ -225,11 +225,6 @@ class Drafter:
         return False
 
     @property
-    def suspected_loops(self) -> int:
-        """Number of windows so far whose text seemed to repeat itself without end. It never falls."""
-        return 0
-
-    @property
     def learning(self) -> Learning | None:
         """Totals of what the drafter learned so far; they never fall. None for a drafter that does not learn."""
         return None
@@ -378,7 +373,6 @@ class Guard:
         kind = type(self.drafter)
         self.name: str = self._call(lambda: str(self.drafter.name) or kind.__name__, kind.__name__)
         self.is_empty = self._call(lambda: self.drafter.is_empty is True, True)
-        self._suspected_loops = 0
         self._learned_before = self._call(lambda: self.drafter.learning, None)
 
     @property
@@ -400,13 +394,6 @@ class Guard:
     def is_idle(self) -> bool:
         """Whether there is no drafter to ask or tell, or it rests until the next window."""
         return self.error is not None or self.is_empty or self._call(lambda: self.drafter.rests is True, True)
-
-    @property
-    def suspected_loops(self) -> int:
-        """Number of windows so far whose text seemed to repeat itself without end."""
-        found = self._call(lambda: int(self.drafter.suspected_loops), self._suspected_loops)
-        self._suspected_loops = max(self._suspected_loops, found)
-        return self._suspected_loops
 
     def needs(self, what: Need) -> bool:
         """What the drafter says of itself; no for one that was dropped."""

@@ -51,9 +51,8 @@ class Speculation:
     proposed: nodes that the drafter gave; evaluated: those that were rows of a pass; accepted: those that became text;
     bonus: passes in which a whole path of the draft was accepted (one draft or more); tokens: decided tokens, the end
     of text included; evaluated_by_position, accepted_by_position: the same counts by depth in the draft; by_drafter:
-    the counts of each drafter, one unless the drafter combines several; suspected_loops: windows whose text seemed to
-    repeat itself without end; lossless: whether the text is by construction that of plain decoding, and of
-    the model without a map that may change it.
+    the counts of each drafter, one unless the drafter combines several; lossless: whether the text is by
+    construction that of plain decoding, and of the model without a map that may change it.
     Times in seconds: draft_s in the drafter; decoder_s all else, of which verify_s in passes of the decoder and
     rules_s in rules and decisions; of a shared pass the share of this window's rows. learning: what a draft model
     learned, mostly between windows, outside draft_s. choice: why the drafter was chosen, "" where there was no choice.
@@ -70,7 +69,6 @@ class Speculation:
     evaluated_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
     by_drafter: Mapping[str, DraftCounts] = field(default_factory=dict)
-    suspected_loops: int = 0
     lossless: bool = True
     rows: int = field(default=0, compare=False)
     texts: int = field(default=0, compare=False)
@@ -127,7 +125,7 @@ class Speculation:
 
 
 _SUMMED = (
-    *("proposed", "evaluated", "accepted", "bonus", "passes", "tokens", "suspected_loops", "rows", "texts", "runs"),
+    *("proposed", "evaluated", "accepted", "bonus", "passes", "tokens", "rows", "texts", "runs"),
     *("decoder_s", "verify_s", "rules_s", "draft_s"),
 )
 
@@ -183,9 +181,7 @@ class Tally:
                 counts[depth] += 1
                 self._by_drafter.setdefault(names[node], [0, 0, 0])[column] += 1
 
-    def result(
-        self, drafter: str, *, lossless: bool, draft_s: float, suspected_loops: int = 0, choice: str = ""
-    ) -> Speculation:
+    def result(self, drafter: str, *, lossless: bool, draft_s: float, choice: str = "") -> Speculation:
         """Return the window's statistics so far."""
         n_positions = len(self._evaluated)
         return Speculation(
@@ -198,7 +194,6 @@ class Tally:
                 name: DraftCounts(proposed=counts[0], evaluated=counts[1], accepted=counts[2])
                 for name, counts in self._by_drafter.items()
             },
-            suspected_loops=suspected_loops,
             lossless=lossless,
             draft_s=draft_s,
             choice=choice,

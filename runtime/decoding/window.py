@@ -137,7 +137,7 @@ class Window:
         # The end of text needs no row of its own: the row before it decides it, and nothing follows it.
         self.useless = self.rules.forbidden | {self.layout.eot}
         self.tally = Tally()
-        self._draft_s_before, self._loops_before = guard.seconds, guard.suspected_loops
+        self._draft_s_before = guard.seconds
         self._no_speech_prob = float("nan") if self.layout.silence_id is not None else 0.0
 
     def saw_pass(self, ran: Ran, waited_s: float, n_texts: int) -> None:
@@ -177,7 +177,6 @@ class Window:
                 and self.rules.bias is self.rules.only is None
                 and self.engine.is_exact is not False,
                 draft_s=guard.seconds - self._draft_s_before,
-                suspected_loops=guard.suspected_loops - self._loops_before,
                 choice=guard.choice,
             ),
         )

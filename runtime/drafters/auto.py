@@ -232,10 +232,6 @@ class AutoDrafter(Drafter):
         return len(self._guards) == 1 and all(guard.needs("has_heads") for guard in self._guards.values())
 
     @property
-    def suspected_loops(self) -> int:
-        return max((guard.suspected_loops for guard in self._guards.values()), default=0)
-
-    @property
     def learning(self) -> Learning | None:
         found = (guard.learning for guard in self._guards.values())
         return next((learned for learned in found if learned is not None), None)

@@ -4,33 +4,24 @@ There are two caches over text ids: one of this drafter's own life, which is ask
 one that is kept in a file (`maps.ngram_cache.UserCache`), from stricter thresholds on. Both learn at the end of a
 window, from text that was kept; never from drafts, nor from attempts that were thrown away. `Guesses` says how
 long a draft is.
-
-Text that repeats itself without end is what such a cache predicts best: a long run of drafts accepted whole, over text
-that repeats itself, is counted as a suspected loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
-
 from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds, UserCache, draft_by_counts
 
-from ..decoding.drafter import NO_GUESS, DraftContext, DraftTree, Verdict, WindowContext
+from ..decoding.drafter import NO_GUESS, DraftContext, DraftTree
 from ..decoding.payoff import Guess, GuessDrafter
 from ..device import CostTable
 
 _MAX_DRAFT = 16
 _CONTEXT = 4
-_LOOP_TOKENS = 16  # of drafts accepted whole, over as many that repeat, before a loop is suspected
-_MAX_PERIOD = 12
 
 
 class NgramDrafter(GuessDrafter):
-    """See the module. `suspected_loops` counts windows; `close` closes the user's cache."""
+    """See the module. `close` closes the user's cache."""
 
     name = "ngram"
-    suspected_loops = 0
     follows_text = True
 
     def __init__(
@@ -40,23 +31,6 @@ class NgramDrafter(GuessDrafter):
         self._caches: list[tuple[str, NgramCache | UserCache, Thresholds]] = [("context", cache or NgramCache(), LAX)]
         if user_cache is not None:
             self._caches.append(("user", user_cache, STRICT))
-        self._run = 0
-        self._accepted: list[int] = []
-        self._is_suspect = False
-        self.suspected_loops = 0
-
-    def another(self) -> Self:
-        """One that shares the caches, and what they are worth."""
-        twin = super().another()
-        twin._accepted = list(self._accepted)
-        return twin
-
-    def begin(self, window: WindowContext) -> None:
-        """Remember the text before this window."""
-        super().begin(window)
-        self._run = 0
-        self._accepted = []
-        self._is_suspect = False
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """What followed the last few text ids before, as far as it is expected to pay."""
@@ -75,16 +49,6 @@ class NgramDrafter(GuessDrafter):
                 return self._guesses.draft([guess], n_draft)
         return NO_GUESS
 
-    def observe(self, verdict: Verdict) -> None:
-        """Hold the caches to what came of their guesses, and watch for a loop."""
-        super().observe(verdict)
-        self._accepted += [*verdict.accepted, verdict.token]
-        whole = bool(verdict.drafted) and verdict.n_accepted == len(verdict.drafted)
-        self._run = self._run + verdict.n_accepted + 1 if whole else 0
-        if self._run >= _LOOP_TOKENS and not self._is_suspect:
-            self._is_suspect = repeating_tail(self._accepted) >= _LOOP_TOKENS
-            self.suspected_loops += self._is_suspect
-
     def end(self, tokens: tuple[int, ...]) -> None:
         """Learn from a window whose text was kept."""
         window = self._window
@@ -100,15 +64,3 @@ class NgramDrafter(GuessDrafter):
         for _, cache, _ in self._caches:
             if isinstance(cache, UserCache) and self._owns:
                 cache.close()
-
-
-def repeating_tail(tokens: Sequence[int], max_period: int = _MAX_PERIOD) -> int:
-    """How many tokens at the end are three or more repetitions of the same up to `max_period` tokens; 0 if none are."""
-    best = 0
-    for period in range(1, max_period + 1):
-        n = 0
-        while n < len(tokens) - period and tokens[-1 - n] == tokens[-1 - n - period]:
-            n += 1
-        if n >= 2 * period:
-            best = max(best, n + period)
-    return best

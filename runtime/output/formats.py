@@ -264,7 +264,7 @@ def speculation_fields(
 ) -> dict[str, Any]:
     """The `speculation` object: counters, rates and times in seconds.
 
-    `suspected_loops` counts windows; `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are
+    `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are
     parts of `decoder_s`; `calls_per_word` are passes for each of the `n_words`; `decoder_real_time_factor` is the time
     in decoder and drafter by `duration_s`; `choice` says what was measured of each drafter; `share` of learning is of
     `total_s`. None where there is nothing to report.
@@ -280,7 +280,6 @@ def speculation_fields(
         "calls_per_word": calls_per_word(speculation.passes, n_words),
         "decoder_real_time_factor": _time(spent_s / duration_s) if duration_s > 0 else None,
         "bonus": speculation.bonus,
-        "suspected_loops": speculation.suspected_loops,
         "encoder_s": _time(encoder_s),
         "decoder_s": _time(speculation.decoder_s),
         "draft_s": _time(speculation.draft_s),

@@ -60,8 +60,6 @@ def _notes(info: TranscriptionInfo) -> Iterator[str]:
     if (learning := counted["learning"]) is not None:
         back = f", rolled back {learning['rollbacks']} times" if learning["rollbacks"] else ""
         yield f"learning: {learning['updates']} updates in {learning['seconds']:.2f} s{back}"
-    if counted["suspected_loops"]:
-        yield f"windows whose text may repeat itself without end: {counted['suspected_loops']}"
 
 
 def _share(seconds: float, total_s: float) -> str:

@@ -17,7 +17,7 @@ SOUND = np.random.default_rng(5).standard_normal(16_000 * 5).astype(np.float32) 
 OPTIONS: dict[str, Any] = {"language": "en", "temperature": 0.0, "no_speech_threshold": None}
 PROPERTIES = (
     *("name", "is_empty", "reads_hidden", "listens", "learning", "rests", "wants_rows", "choice", "sources"),
-    *("suspected_loops", "guess", "model"),
+    *("guess", "model"),
 )
 
 

@@ -15,7 +15,7 @@ from specedge.runtime.decoding.rules import RuleSet, build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.ngram import NgramDrafter
 from support.drafting import plain_fields
-from support.fake_engine import HashEngine, Script, ScriptedEngine, special_tokens, words
+from support.fake_engine import HashEngine, ScriptedEngine, special_tokens, words
 
 SPECIAL = special_tokens()
 PROMPT = (SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe or 0)
@@ -124,35 +124,6 @@ def _decoded(
 
 def _rules() -> RuleSet:
     return build_rules(SPECIAL, space_ids=[32], suppressed=[], timestamps=True, max_initial_timestamp_index=50)
-
-
-def test_a_text_in_a_circle_is_a_suspected_loop_of_its_window_and_no_other() -> None:
-    circle = [TIME, *words(" on", " zero", " one") * 20, TIME + 50]
-    calm = [TIME, *TEXT, TIME + 50]
-    guard = Guard(NgramDrafter(FREE))
-    counts = []
-    for tokens in (circle, circle, calm, circle):
-        counts.append(_decoded(ScriptedEngine(SPECIAL, [Script(tokens=tokens)]), guard).speculation.suspected_loops)
-        guard.end(tuple(tokens))
-    assert counts == [0, 1, 0, 1]
-    assert guard.error is None and guard.suspected_loops == 2
-
-
-def test_a_count_survives_the_drafter_that_made_it() -> None:
-    class Odd(NgramDrafter):
-        suspected_loops = 3  # type: ignore[assignment]
-
-        def begin(self, window: WindowContext) -> None:
-            raise ValueError("broken")
-
-    made = Odd(FREE)
-    made.suspected_loops = 3
-    guard = Guard(made)
-    assert guard.suspected_loops == 3
-    assert _decoded(HashEngine(SPECIAL), guard).speculation.suspected_loops == 0
-    assert guard.error is not None and guard.suspected_loops == 3
-    made.suspected_loops = "many"  # type: ignore[assignment]
-    assert Guard(made).suspected_loops == 0
 
 
 @settings(max_examples=40)

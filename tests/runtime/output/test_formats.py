@@ -85,7 +85,6 @@ def test_speculation_fields() -> None:
         bonus=1,
         passes=3,
         tokens=9,
-        suspected_loops=2,
         decoder_s=2.5,
         draft_s=0.5,
     )
@@ -93,7 +92,6 @@ def test_speculation_fields() -> None:
     assert fields["calls_per_word"] == 0.5 and fields["decoder_real_time_factor"] == 0.75
     assert fields["acceptance_rate"] == 0.75 and fields["tokens_per_pass"] == 3.0
     assert fields["encoder_s"] == 1.235 and fields["lossless"] is True
-    assert fields["suspected_loops"] == 2
     assert fields["choice"] is None
     chosen = replace(counted, drafter="auto", choice="tokenmap by what rows cost here")
     fields = speculation_fields(chosen, encoder_s=0, total_s=0, n_words=0, duration_s=0)
