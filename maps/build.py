@@ -16,6 +16,7 @@ frequent branches that it left. NumPy walks all keys at once. The same sentences
 
 from __future__ import annotations
 
+import mmap
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -128,6 +129,7 @@ def _write_tokens(
     counts = np.zeros(n_text + 1, dtype=np.int64)
     for at in range(0, len(seen), _SORT_BLOCK):
         counts += np.bincount(seen[at : at + _SORT_BLOCK], minlength=n_text + 1)
+        _give_back(seen)
     frequent = np.argsort(-counts[:n_text], kind="stable")[:MAX_TOKENS]
     ids = np.sort(frequent[counts[frequent] > 0]).astype(np.uint32)
     tokens = np.full(n_text + 1, END, dtype="<u2")
@@ -140,7 +142,10 @@ def _write_tokens(
             is_second_end = (block == END) & (np.append(before, block[:-1]) == END)  # nothing is left in between
             file.write(block[~is_second_end].data)
             before = int(block[-1])
+            _give_back(seen)
         array("H", [END] * _TAIL).tofile(file)
+    del seen
+    os.unlink(folder / "ids")
     return report, ids
 
 
@@ -191,7 +196,16 @@ def _sort_positions(text: NDArray[np.uint16], path: Path) -> NDArray[np.int64]:
         rank = np.arange(len(ids)) - (np.cumsum(n_ids) - n_ids)[ids]
         positions[filled[ids] + rank] = at + order
         filled += n_ids
+        _give_back(positions)
+        _give_back(text)
     return starts
+
+
+def _give_back(mapped: NDArray[Any]) -> None:
+    """Drop the resident pages of a mapped file; what was written stays in the file."""
+    base: Any = mapped.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 def _count(positions: Path, spill: Spill, options: BuildOptions) -> None:
@@ -330,8 +344,8 @@ def _candidates_of(
         goes_on = np.flatnonzero(~has_ended & (branches["length"] < options.max_length))
         _walk(text, after, branches, goes_on, collect=False)
         paths = np.concatenate([paths, branches])
-    found = paths[paths["length"] > 0]
-    return found[np.argsort(found["owner"], kind="stable")]
+    order = np.argsort(paths["owner"], kind="stable")
+    return paths[order[paths["length"][order] > 0]]
 
 
 def _walk(text: NDArray[np.uint16], after: _Ints, paths: _Paths, active: _Ints, *, collect: bool) -> list[_Paths]:
@@ -373,9 +387,10 @@ def _expand(low: _Ints, high: _Ints) -> tuple[_Ints, _Ints]:
 def _best(branches: _Paths, n_wanted: int) -> _Paths:
     """The `n_wanted` branches of each owner with the most occurrences; of equals the earlier ones."""
     n = branches["high"] - branches["low"]
-    branches = branches[np.lexsort((branches["low"], branches["length"], -n, branches["owner"]))]
-    rank = np.arange(len(branches)) - np.searchsorted(branches["owner"], branches["owner"])
-    return branches[rank < n_wanted]
+    order = np.lexsort((branches["low"], branches["length"], -n, branches["owner"]))
+    owner = branches["owner"][order]
+    rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
+    return branches[order[rank < n_wanted]]
 
 
 def _first_of(after: _Ints, low: _Ints, high: _Ints) -> _Ints:

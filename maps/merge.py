@@ -56,8 +56,8 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
             file.write(b"\xff\xff")  # a memory map cannot be empty
         for n in range(1, n_orders + 1):
             rows = _rows(maps, n, n_candidates)
-            while some := list(islice(rows, _KEYS_AT_ONCE)):
-                spill.append(n, _chunk(some, ids))
+            while len((chunk := _chunk(list(islice(rows, _KEYS_AT_ONCE)), ids)).keys):
+                spill.append(n, chunk)
         built = [opened.info()["build"] for opened in maps]
         meta: dict[str, Any] = {"merged": built}
         for name in ("sentences", "tokens"):

@@ -125,7 +125,7 @@ def _fitting(size_of: Callable[[_Kept], int], spill: Spill, budget_bytes: int) -
     """The most valuable keys in `budget_bytes`. Raises UsageError where a map of none exceeds them."""
     if size_of(None) <= budget_bytes:
         return None
-    values = np.concatenate([np.zeros(0, np.float32), *(chunk.keys["value"] for chunk in spill.chunks())])
+    values = np.concatenate([np.zeros(0, np.float32), *(chunk.keys["value"].copy() for chunk in spill.chunks())])
     best_first = np.argsort(-values, kind="stable")
 
     def best(n_kept: int) -> NDArray[np.bool_]:
@@ -155,7 +155,7 @@ def _write_order(writer: _SectionWriter, spill: Spill, kept: _Kept, n: int, base
     counts = [np.array([base])]
     for chunk in spill.chunks(kept, n):
         keys_of += np.bincount((chunk.keys["key"] >> shift).astype(np.int64), minlength=END + 1)
-        counts.append(chunk.keys["n_candidates"])
+        counts.append(chunk.keys["n_candidates"].copy())  # a view would keep all rows
     n_rows = int(keys_of[:END].nonzero()[0].max(initial=-1)) + 1
     writer.write(f"csr{n}", [np.concatenate(([0], np.cumsum(keys_of[:n_rows]), [keys_of.sum()])).astype("<u4")])
     firsts = np.cumsum(np.concatenate(counts), dtype=np.int64)
@@ -173,7 +173,8 @@ def _write_candidates(writer: _SectionWriter, spill: Spill, kept: _Kept) -> None
             covered[start[length > i] + i] = True
     ends = np.cumsum(covered, dtype="<u4")  # of each covered place, in the pool
     writer.write("ref", ((ends[chunk.candidates["start"]] - 1).astype("<u4") for chunk in spill.chunks(kept)))
-    lengths = np.concatenate([np.zeros(0, np.uint8), *(chunk.candidates["length"] for chunk in spill.chunks(kept))])
+    lengths_of = (chunk.candidates["length"].copy() for chunk in spill.chunks(kept))
+    lengths = np.concatenate([np.zeros(0, np.uint8), *lengths_of])
     writer.write("len", [lengths])
     writer.write("count", (chunk.candidates["count"] for chunk in spill.chunks(kept)))
     before = np.append(0, np.cumsum(lengths, dtype="<u4")[CONF_BLOCK - 1 :: CONF_BLOCK])
@@ -196,8 +197,8 @@ class _SectionWriter:
         self._file.write(bytes(offset - self._end))
         crc, n_bytes = 0, 0
         for part in parts:
-            data = part.tobytes()
+            data = np.ascontiguousarray(part).data
             self._file.write(data)
-            crc, n_bytes = zlib.crc32(data, crc), n_bytes + len(data)
+            crc, n_bytes = zlib.crc32(data, crc), n_bytes + data.nbytes
         self.sections.append(Section(name, offset, n_bytes, crc))
         self._end = offset + n_bytes
