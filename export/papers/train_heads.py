@@ -33,7 +33,7 @@ from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint
 from ..qwen3_asr import SpeechSpec
 from ..training.checkpoint_files import UNFROZEN, check_out, write_checkpoint
 from ..training.early_stopping import EarlyStopping, Plan
-from ..training.features import Course, HiddenText, bundle_of, heard_texts, writing
+from ..training.features import Course, HiddenText, bundle_of, heard_texts
 from ..training.nets import IGNORE, Block, DraftNet, HeadNet, decoder_of, vocabulary_matrix
 from ..training.worth import of_rates
 
@@ -310,5 +310,5 @@ def write_heads(out: Path, net: HeadNet, tokens: Sequence[int]) -> None:
         return np.ascontiguousarray(value.numpy(), np.float32)
 
     values = {name: array(value) for name, value in net.named_weights()}
-    with writing(out), publishing(out, HEADS) as file:
+    with publishing(out, HEADS) as file:
         file.write(save({**values, TOKENS: np.array(tokens, np.float32)}))

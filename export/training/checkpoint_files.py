@@ -22,7 +22,6 @@ from specedge.files import check_folder, publish_folder, scratch_folder, sweep
 
 from ..checkpoint import HEADS_FILE, Checkpoint
 from ..spec import read_json
-from .features import writing
 
 DRAFT = "specedge_draft_of"
 UNFROZEN = "specedge_last_layer_of"
@@ -82,7 +81,7 @@ def write_checkpoint(
     generation = dict(spec.generation)
     if n_layers != spec.dims.n_text_layer:  # those of the deeper decoder
         generation.pop("alignment_heads", None)
-    with writing(out), scratch_folder(out) as folder:
+    with scratch_folder(out) as folder:
         folder.chmod(0o755)
         for name, value in zip(_CONFIGS, (config, generation, spec.preprocessor), strict=True):
             if value:

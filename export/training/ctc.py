@@ -32,7 +32,7 @@ from specedge.runtime.text.words import edit_distance
 
 from ..ctc_graph import HEAD, CtcWeights, encoder_weights_sha256, write_head
 from .early_stopping import EarlyStopping, Plan, split
-from .features import Course, Window, bundle_of, collect_features, writing
+from .features import Course, Window, bundle_of, collect_features
 from .worth import Worth, of_flags, right_tokens
 
 Float = NDArray[np.float32]
@@ -221,8 +221,7 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
     n_parts = CHUNK_PARTS if bundle.manifest.kind == SPEECH else 1
     trainer = CtcTrainer(plan, found, course.work, n_parts)
     trainer.run("train", course.notify, course.device)
-    with writing(out):
-        write_head(out, trainer.best.weights(), encoder)
+    write_head(out, trainer.best.weights(), encoder)
     held = split(found)[1]
     clean, rough = (
         [(window, spelt(trainer.best, window)) for window in held if window.is_rough == is_rough][:_MOST_SCORED]

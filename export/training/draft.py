@@ -32,7 +32,7 @@ from ..checkpoint import Checkpoint, open_checkpoint
 from ..draft_layers import LAYERS, SUFFIX, fingerprint, write_layers
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
 from .early_stopping import EarlyStopping, Plan
-from .features import Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint, writing
+from .features import Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
 from .nets import IGNORE, DraftNet, decoder_of, vocabulary_matrix
 
 
@@ -199,10 +199,9 @@ def train_draft(
         trainer.run("train draft", course.notify, course.device)
         weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
         if is_file and n_layers is not None:
-            with writing(out):
-                eot = target.manifest.tokens.eot
-                said = {token for text in texts for token in text.ids if token < eot}
-                write_layers(out, begun, weights, n_layers, said)
+            eot = target.manifest.tokens.eot
+            said = {token for text in texts for token in text.ids if token < eot}
+            write_layers(out, begun, weights, n_layers, said)
         else:
             target_id = target.manifest.source.id
             write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target_id)

@@ -114,14 +114,6 @@ class HiddenText(Sample):
 S = TypeVar("S", bound=Sample)
 
 
-@contextlib.contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """Make the folder of `out`, and turn what cannot be written into ResourceError."""
-    with disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        yield
-
-
 @dataclass(frozen=True, kw_only=True)
 class Course:
     """What is learned from, and where: a bundle or checkpoint, `hours` of audio, the work folder.

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specedge.files import disk_errors
+
 from ..console import notify
 from ..options import HEAD_KINDS
 from .next_step import say_next
@@ -207,10 +209,13 @@ def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **g
 
 
 def _course(target: str, audio: tuple[str, ...], out: Path, work: Path | None, given: Mapping[str, Any]) -> Course:
-    """What all kinds of training share; the work folder lies beside the output unless one is given."""
+    """What all kinds of training share; the work folder lies beside the output unless one is given. The folder of the
+    output is made. Raises ResourceError where it cannot be, before anything is trained."""
     from specedge.export.training.early_stopping import check_device
     from specedge.export.training.features import Course
 
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
     return Course(
         source=target,
         audio=audio,
