@@ -16,9 +16,10 @@ import importlib.resources
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,7 @@ def _gpt2_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _gpt2_alphabet()
+_LATIN_1 = str.maketrans({character: chr(byte) for character, byte in _BYTE_OF.items()})
 
 
 @dataclass(kw_only=True)
@@ -397,14 +399,17 @@ def _regexes(value: object) -> Iterator[str]:
         yield from _regexes(item)
 
 
-def _bytes_of(spelled: str, where: str) -> bytes:
-    try:
-        return bytes([_BYTE_OF[character] for character in spelled])
-    except KeyError as error:
+def _to_bytes(spelled: Sequence[str], where: str) -> list[bytes]:
+    """The bytes of tokens in GPT-2's alphabet. Each character is a byte, so they are looked up all at once."""
+    whole = "".join(spelled)
+    if strange := set(whole) - _BYTE_OF.keys():
+        token, character = next((token, each) for token in spelled for each in token if each in strange)
         raise CheckpointError(
-            f"{where}: token {spelled!r} has {error}, which stands for no byte; Whisper's vocabularies are spelled in "
-            "the 256 characters of GPT-2's: take the model's own file"
-        ) from None
+            f"{where}: token {token!r} has {character!r}, which stands for no byte; Whisper's vocabularies are spelled "
+            "in the 256 characters of GPT-2's: take the model's own file"
+        )
+    data = whole.translate(_LATIN_1).encode("latin-1")
+    return [data[start:end] for start, end in pairwise(accumulate(map(len, spelled), initial=0))]
 
 
 def _table_of(files: _Files, n_vocab: int, eot: int, behind: int) -> list[bytes]:
@@ -414,7 +419,7 @@ def _table_of(files: _Files, n_vocab: int, eot: int, behind: int) -> list[bytes]
     tokens have ids of their own, and each below `eot` is there.
     """
     added = {content: id_ for content, id_ in files.added.items() if eot <= id_ < n_vocab}
-    taken, table = set(added.values()), dict[int, bytes]()
+    taken, text = set(added.values()), dict[int, str]()
     for spelled, id_ in files.vocab.items():
         if id_ == files.added.get(spelled) and id_ >= eot:
             continue
@@ -424,14 +429,15 @@ def _table_of(files: _Files, n_vocab: int, eot: int, behind: int) -> list[bytes]
                 f"behind the timestamps, of {n_vocab}; {_OWN_FILES}"
             )
         taken.add(id_)
-        table[id_] = _bytes_of(spelled, files.where)
+        text[id_] = spelled
     holes = sorted({*range(eot - 1)} - taken)  # the multilingual 50256 has no text, and some files leave it out
     if holes:
         raise CheckpointError(
             f"{files.where}: no token has id {holes[0]}; {len(holes)} of {eot} are missing; {_OWN_FILES}"
         )
+    table = dict(zip(text, _to_bytes([*text.values()], files.where), strict=True))
     for content, id_ in added.items():
         if id_ >= behind and id_ not in files.silent:
             table[id_] = content.encode("utf-8", "replace")
-    last = max([eot - 1, *(id_ for id_, token in table.items() if token)])
+    last = max(eot - 1, *[id_ for id_, token in table.items() if token])
     return [table.get(id_, b"") for id_ in range(last + 1)]
