@@ -138,7 +138,7 @@ class Window:
         self.useless = self.rules.forbidden | {self.layout.eot}
         self.tally = Tally()
         self._draft_s_before = guard.seconds
-        self._no_speech_prob = float("nan") if self.layout.silence_id is not None else 0.0
+        self._no_speech_prob = float("nan") if self.layout.no_speech is not None else 0.0
 
     def saw_pass(self, ran: Ran, waited_s: float, n_texts: int) -> None:
         """A pass over some beams was run."""
@@ -160,8 +160,8 @@ class Window:
 
     def read_silence(self, sot_row: Logits) -> None:
         """Take the probability of silence from the unfiltered logits of the row that tells it, f32[n_vocab]."""
-        if self.layout.silence_id is not None:
-            self._no_speech_prob = float(softmax(sot_row)[self.layout.silence_id])
+        if self.layout.no_speech is not None:
+            self._no_speech_prob = float(softmax(sot_row)[self.layout.no_speech])
 
     def result(self, best: Hypothesis) -> WindowResult:
         """The window's result."""

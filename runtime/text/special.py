@@ -86,6 +86,7 @@ class TokenLayout(ABC):
     timestamp_begin: int
     n_timestamps: int
     time_precision_s: float
+    no_speech: int | None
     languages: Mapping[str, Any]
     other_ends: tuple[int, ...] = ()
     begins_with_space = True
@@ -102,17 +103,12 @@ class TokenLayout(ABC):
     def is_timestamp(self, id_: int) -> bool:
         return self.timestamp_begin <= id_ < self.timestamp_end
 
-    @property
-    def silence_id(self) -> int | None:
-        """The id whose probability says that nobody speaks; None where there is none."""
-        return None
-
     def asks_times(self, prompt: Sequence[int]) -> bool:
         """Whether timestamps are asked for by a prompt."""
         return False
 
     def silence_row(self, prompt: Sequence[int]) -> int | None:
-        """The index in a prompt of the row that `silence_id` is read from; None without one."""
+        """The index in a prompt of the row that `no_speech` is read from; None without one."""
         return None
 
     def never_sampled(self, *, timestamps: bool) -> Iterable[int]:
@@ -172,24 +168,19 @@ class SpecialTokens(TokenLayout):
         if self.n_timestamps == 0:
             object.__setattr__(self, "n_timestamps", self.n_vocab - self.timestamp_begin)
 
-    def _named_ids(self) -> dict[str, int]:
-        ids = {name: getattr(self, name) for name in _REQUIRED}
-        ids |= {name: getattr(self, name) for name in _TASKS if getattr(self, name) is not None}
-        return ids | {f"language {code!r}": id_ for code, id_ in self.languages.items()}
-
     def _problem(self) -> str | None:
+        ids = {name: getattr(self, name) for name in (*_REQUIRED, *_TASKS)}
+        ids |= {f"language {code!r}": id_ for code, id_ in self.languages.items()}
+        first, last = max(self.eot, 0), min(self.timestamp_begin, self.n_vocab - 1)
         seen: dict[int, str] = {}
-        for name, id_ in self._named_ids().items():
-            if type(id_) is not int or not 0 <= id_ < self.n_vocab:
-                return f"{name} has id {id_!r}, expected an integer from 0 to {self.n_vocab - 1}"
+        for name, id_ in ids.items():
+            if id_ is None and name in _TASKS:
+                continue
+            if type(id_) is not int or not first <= id_ <= last:
+                return f"{name} has id {id_!r}, expected one from eot ({first}) to the timestamps ({last})"
             if id_ in seen:
                 return f"{name} and {seen[id_]} have the same id {id_}"
             seen[id_] = name
-        for id_, name in seen.items():
-            if id_ < self.eot:
-                return f"{name} has id {id_}, expected it above eot ({self.eot}), where the text tokens end"
-            if id_ > self.timestamp_begin:
-                return f"{name} has id {id_}, expected it below the timestamps ({self.timestamp_begin})"
         for code in self.languages:
             if not isinstance(code, str) or not _CODE.fullmatch(code):
                 return f"language code {code!r}, expected up to 16 small letters"
@@ -198,10 +189,6 @@ class SpecialTokens(TokenLayout):
         if not 0 < self.time_precision_s < math.inf:
             return f"time_precision_s is {self.time_precision_s!r}, expected a positive number of seconds"
         return None
-
-    @property
-    def silence_id(self) -> int | None:
-        return self.no_speech
 
     def asks_times(self, prompt: Sequence[int]) -> bool:
         return self.no_timestamps not in prompt

@@ -43,6 +43,7 @@ class SpeechTokens(TokenLayout):
     n_timestamps: int = field(default=0, init=False)
     timestamp_begin: int = field(default=0, init=False)
     time_precision_s: float = field(default=0.02, init=False)
+    no_speech = None
     begins_with_space = False
 
     def __post_init__(self) -> None:
