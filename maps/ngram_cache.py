@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from specedge.errors import ResourceError
 from specedge.files import private_folder
@@ -34,11 +34,10 @@ from .lru import Lru
 
 MAX_ORDER = 4
 MAX_PAIRS = 4
-MAX_COUNT = 0xFFFF
 _ID_BITS = 20
 MAX_ID = (1 << _ID_BITS) - 1  # as many ids as a byte table may have; four of them still make an integer of 40 bytes
 ENTRY_BYTES = 320  # integer key 40, slot and node of the OrderedDict up to 220, empty tuple 56
-PAIR_BYTES = 72  # two slots of the tuple, two integers of 28
+PAIR_BYTES = 72  # two slots of the tuple, two integers of 28, which hold counts up to a billion
 Pairs = Sequence[tuple[int, int]]
 
 
@@ -124,8 +123,6 @@ class NgramCache:
         if id_ not in pairs and len(pairs) == MAX_PAIRS:
             del pairs[min(pairs, key=lambda known: pairs[known])]  # the rarest, of equals the oldest
         pairs[id_] = pairs.get(id_, 0) + 1
-        if pairs[id_] > MAX_COUNT:
-            pairs = {known: (count + 1) // 2 for known, count in pairs.items()}
         self._entries.put(key, tuple([value for pair in pairs.items() for value in pair]))
 
 
@@ -143,7 +140,7 @@ def _packed(key: Sequence[int]) -> int:
     return packed
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 USER_BUDGET_BYTES = 16 << 20
 _BUSY_S = 5.0
 _WAL_BYTES = 1 << 20
@@ -157,6 +154,12 @@ CREATE TABLE IF NOT EXISTS gram (
     PRIMARY KEY (vocabulary, key, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS gram_used ON gram (used);
+"""
+
+# A database may hold anything that another program put there.
+_SOUND = f"""
+typeof(vocabulary) = 'blob' AND typeof(key) = 'blob' AND length(key) IN (4, 8, 12, 16)
+AND typeof(id) = 'integer' AND id BETWEEN 0 AND {MAX_ID} AND typeof(count) = 'integer' AND count > 0
 """
 
 _ADD = """
@@ -207,9 +210,8 @@ class UserCache:
         """The (id, count) pairs after `key`, one to four ids."""
         with self._lock, self._harmless():
             if self._connection is not None:
-                query = "SELECT id, count FROM gram WHERE vocabulary = ? AND key = ?"
-                rows = self._connection.execute(query, (self._fingerprint, _packed_bytes(key))).fetchall()
-                return [(id_, count) for id_, count in rows if _is_pair(id_, count) and count > 0]
+                query = f"SELECT id, count FROM gram WHERE vocabulary = ? AND key = ? AND {_SOUND}"
+                return self._connection.execute(query, (self._fingerprint, _packed_bytes(key))).fetchall()
         return []
 
     def close(self) -> None:
@@ -288,45 +290,26 @@ def _connect(path: str | os.PathLike[str], budget_bytes: int | None = None) -> s
     return connection
 
 
-def _query(path: str | os.PathLike[str], query: str) -> Iterator[Any]:
-    """The rows of a database, none where there is no file. Raises ResourceError where it is no usable cache."""
+def _packed_bytes(key: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(key)}I", *key)
+
+
+def export(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, tuple[int, ...], int, int]]:
+    """Everything in the cache: vocabulary, key, id, count; nothing where there is no file.
+
+    Raises ResourceError where the file is no usable cache.
+    """
     if not os.path.exists(path):
         return
     try:
         with contextlib.closing(_connect(path)) as connection:
-            yield from connection.execute(query)
+            query = f"SELECT vocabulary, key, id, count FROM gram WHERE {_SOUND} ORDER BY 1, 2, 3"
+            for vocabulary, key, id_, count in connection.execute(query):
+                yield vocabulary, struct.unpack(f"<{len(key) // 4}I", key), id_, count
     except _DATABASE_ERRORS as error:
         raise ResourceError(
             f"{os.fspath(path)}: no usable cache ({error}); `specedge disk --clear learned` removes it"
         ) from None
-
-
-def _packed_bytes(key: Sequence[int]) -> bytes:
-    """Two bytes an id; a key with a higher one has four and a zero behind them, so its length is odd."""
-    if max(key) <= 0xFFFF:
-        return struct.pack(f"<{len(key)}H", *key)
-    return struct.pack(f"<{len(key)}IB", *key, 0)
-
-
-def _unpacked(key: bytes) -> tuple[int, ...]:
-    """The ids of a key of `_packed_bytes`; none for what is no such key."""
-    if len(key) % 2 == 0:
-        return struct.unpack(f"<{len(key) // 2}H", key)
-    return struct.unpack(f"<{len(key) // 4}I", key[:-1]) if len(key) % 4 == 1 else ()
-
-
-def export(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, tuple[int, ...], int, int]]:
-    """Everything in the cache: vocabulary, key, id, count. Raises ResourceError where the file is no cache."""
-    query = "SELECT vocabulary, key, id, count FROM gram ORDER BY 1, 2, 3"
-    for vocabulary, key, id_, count in _query(path, query):
-        ids = _unpacked(key) if isinstance(vocabulary, bytes) and isinstance(key, bytes) else ()
-        if ids and _is_pair(id_, count):
-            yield vocabulary, ids, id_, count
-
-
-def _is_pair(id_: object, count: object) -> bool:
-    """A database may hold anything that another program put there."""
-    return isinstance(id_, int) and isinstance(count, int) and 0 <= id_ <= MAX_ID
 
 
 def erase(path: str | os.PathLike[str]) -> None:

@@ -121,8 +121,8 @@ def test_another_version_is_set_aside(tmp_path: Path, schema: str, caplog: pytes
 def test_values_of_strangers_are_passed_over(tmp_path: Path) -> None:
     path = _filled(tmp_path / "c.sqlite")
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE gram SET id = 'x' WHERE key = ?", (b"\1\0",))
-    connection.execute("UPDATE gram SET count = -3 WHERE key = ?", (b"\2\0",))
+    connection.execute("UPDATE gram SET id = 'x' WHERE key = ?", (b"\1\0\0\0",))
+    connection.execute("UPDATE gram SET count = -3 WHERE key = ?", (b"\2\0\0\0",))
     connection.commit()
     connection.close()
     with UserCache(path, VOCABULARY) as cache:
@@ -133,8 +133,8 @@ def test_values_of_strangers_are_neither_shown_nor_exported(tmp_path: Path) -> N
     path = _filled(tmp_path / "c.sqlite")
     shown, exported = entries(path), list(export(path))
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        rows = [(None, b"\1\0", 1, 1, 1), (VOCABULARY, b"", 1, 1, 1), (VOCABULARY, b"\7\0", "x", 1, 1)]
-        rows += [(VOCABULARY, b"\7\0", 1 << 40, 1, 1), (b"other", b"\7\0", 1, None, "then")]
+        rows = [(None, b"\1\0\0\0", 1, 1, 1), (VOCABULARY, b"", 1, 1, 1), (VOCABULARY, b"\7\0\0\0", "x", 1, 1)]
+        rows += [(VOCABULARY, b"\7\0\0\0", 1 << 40, 1, 1), (b"other", b"\7\0\0\0", 1, None, "then")]
         connection.execute("ALTER TABLE gram RENAME TO ours")
         connection.execute("CREATE TABLE gram (vocabulary, key, id, count, used)")
         connection.execute("INSERT INTO gram SELECT * FROM ours")
