@@ -333,12 +333,7 @@ class NgramIndex:
     def __init__(self, map_: TokenMap, longest: int) -> None:
         table = map_.ids()
         self._ids = None if table is None else table.data
-        ids, counts = map_.occurrences(1)
-        is_text = ids != END
-        known = _said(ids[is_text].astype(np.int64), table)
-        order = np.argsort(known, kind="stable")
-        shares = counts[is_text][order]
-        self.alone = Followers(known[order], np.log(shares / max(float(shares.sum()), 1.0)).astype(np.float32))
+        self.alone = _indexed(*map_.occurrences(1), 1, table).followers
         self.orders: dict[int, _Order] = {}
         for n in range(2, min(longest, map_.n_orders) + 1):
             keys, counts = map_.occurrences(n)
