@@ -187,10 +187,6 @@ class UserCache:
             private_folder(self.path.parent)
             self._connection = _connect(self.path, budget_bytes)
 
-    @property
-    def usable(self) -> bool:
-        return self._connection is not None
-
     def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
         """As `NgramCache.learn`."""
         rows = [(self._fingerprint, _packed_bytes(key), id_, int(time.time())) for key, id_ in ngrams(tokens, n_known)]
