@@ -197,9 +197,8 @@ class TokenMap:
     def longest(self, context: Sequence[int]) -> tuple[int, tuple[Candidate, ...]]:
         """The longest key at the end of `context` that the map has: its length and candidates; (0, ()) if none."""
         for n in range(min(self.n_orders, len(context) + 1), 0, -1):
-            found = self.find(context, n)
-            if found:
-                return n, tuple([self.candidate(number) for number in found])
+            if found := self.lookup(context, n):
+                return n, found
         return 0, ()
 
     def items(self, n: int) -> Iterator[tuple[tuple[int, ...], range]]:
@@ -340,31 +339,27 @@ class NgramIndex:
             if len(keys):
                 self.orders[n] = _indexed(keys, counts, n, table)
 
-    def span(self, sentence: Sequence[int], n: int) -> tuple[int, int]:
-        """The range in an order's followers behind the last `n` - 1 ids of a begun sentence, whose start counts too."""
+    def followers(self, sentence: Sequence[int], n: int) -> Followers:
+        """What followed the last `n` - 1 ids of a begun sentence, whose start counts too; empty if nothing did."""
         order = self.orders.get(n)
         wanted = n - 1
         if order is None or len(sentence) + 1 < wanted:
-            return 0, 0
+            return _NO_FOLLOWERS
         packed = 0
         for back in range(1, wanted + 1):
             id_ = sentence[-back] if back <= len(sentence) else END
             if self._ids is not None and back <= len(sentence):
                 id_ = _number(self._ids, id_)
             if not 0 <= id_ <= END:
-                return 0, 0
+                return _NO_FOLLOWERS
             packed = packed << 16 | id_
         contexts = order.contexts
         at = bisect_left(contexts, packed)
         if at == len(contexts) or contexts[at] != packed:
-            return 0, 0
-        return order.starts[at], order.starts[at + 1]
-
-    def followers(self, sentence: Sequence[int], n: int) -> Followers:
-        """What followed the last `n` - 1 ids of a begun sentence; empty if nothing did."""
-        low, high = self.span(sentence, n)
-        ids, shares = self.orders[n].followers if low < high else _NO_FOLLOWERS
-        return Followers(ids[low:high], shares[low:high])
+            return _NO_FOLLOWERS
+        ids, shares = order.followers
+        known = slice(order.starts[at], order.starts[at + 1])
+        return Followers(ids[known], shares[known])
 
 
 def _said(tokens: NDArray[np.int64], table: NDArray[np.uint32] | None) -> NDArray[np.int64]:
