@@ -230,15 +230,12 @@ class SpecialTokens(TokenLayout):
             task_id = self.transcribe if task == "transcribe" else self.translate
             if task_id is None:
                 raise UsageError(f"this model has no token for the task {task!r}")
-            ids += [self._language_id(language), task_id]
+            if language is None:
+                raise UsageError("this model is multilingual: its prompt needs a language such as 'en'")
+            ids += [self.languages[self.find_code(language)], task_id]
         elif task != "transcribe" or (language is not None and find_language(language) != "en"):
             raise UsageError(f"this model only transcribes English: no {task!r} in language {language!r}")
         return ids if timestamps else [*ids, self.no_timestamps]
-
-    def _language_id(self, language: str | None) -> int:
-        if language is None:
-            raise UsageError("this model is multilingual: its prompt needs a language such as 'en'")
-        return self.languages[self.find_code(language)]
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -106,11 +106,10 @@ def pack_table(ranks: Sequence[bytes], pattern: str = GPT2) -> bytes:
     """The bytes of a tokenizer.bin with the tokens `ranks`, index = id. Raises ModelError beyond its limits."""
     number = _PATTERN_NAMES.index(pattern)
     version = PATTERN_VERSION if number else VERSION
-    if not 1 <= len(ranks) <= MAX_TOKENS:
-        raise ModelError(f"byte table: {len(ranks)} tokens, expected 1 to {MAX_TOKENS}")
-    longest = max(map(len, ranks))
-    if longest > MAX_TOKEN_BYTES:
-        raise ModelError(f"byte table: a token of {longest} bytes, expected at most {MAX_TOKEN_BYTES}")
+    longest = max(map(len, ranks), default=0)
+    if not 1 <= len(ranks) <= MAX_TOKENS or longest > MAX_TOKEN_BYTES:
+        expected = f"1 to {MAX_TOKENS} of at most {MAX_TOKEN_BYTES}"
+        raise ModelError(f"byte table: {len(ranks)} tokens of up to {longest} bytes, expected {expected}")
     lengths = [n.to_bytes(2, "little") for n in range(longest + 1)]
     table = b"".join([part for n, token in zip(map(len, ranks), ranks, strict=True) for part in (lengths[n], token)])
     if len(table) > MAX_TABLE_BYTES:
