@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
 
-from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, decode_audio, open_audio
+from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, decode_audio, open_audio, quietest
 from .audio.mel import HeldAudio
 from .bundle.bundle import Bundle
 from .bundle.manifest import HOP_SAMPLES, N_FFT
@@ -74,21 +74,12 @@ def speech_chunks(stream: HeldAudio, max_samples: int, ends: Callable[[], Sequen
         if not len(more):
             yield Chunk(samples=held, start_s=at / SAMPLE_RATE)
             return
-        cut = _last_pause(at, max_samples, ends()) or quietest(held)
+        last_third = len(held) - len(held) // 3
+        cut = _last_pause(at, max_samples, ends()) or last_third + quietest(held[last_third:], _PAUSE_SAMPLES)
         yield Chunk(samples=held[:cut], start_s=at / SAMPLE_RATE)
         at += cut
         held = np.concatenate([held[cut:], more])
         held = np.concatenate([held, stream.read(max_samples - len(held))])
-
-
-def quietest(samples: NDArray[np.float32]) -> int:
-    """The middle of the tenth of a second with the least energy in the last third of `samples`, more than 0."""
-    first = len(samples) - len(samples) // 3
-    tail = samples[first:].astype(np.float64)
-    if len(tail) <= _PAUSE_SAMPLES:
-        return len(samples)
-    energy = np.concatenate([[0.0], np.cumsum(tail * tail)])
-    return first + int(np.argmin(energy[_PAUSE_SAMPLES:] - energy[:-_PAUSE_SAMPLES])) + _PAUSE_SAMPLES // 2
 
 
 def _last_pause(at: int, max_samples: int, ends: Sequence[int]) -> int:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from specedge.errors import AudioError
 from specedge.files import disk_errors, publishing
 from specedge.models import store
-from specedge.runtime.audio.audio import expand_folders, open_audio
+from specedge.runtime.audio.audio import expand_folders, open_audio, quietest
 from specedge.runtime.audio.mel import DYNAMIC_RANGE, HOP_SAMPLES, log_mel
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
 from specedge.runtime.bundle.manifest import SAMPLE_RATE_HZ as RATE_HZ
@@ -64,7 +64,7 @@ F16 = NDArray[np.float16]
 EVERY_S = 8.0  # between two progress lines in a log
 _SHORTEST_S = 0.3
 _SEARCHED = 0.3  # of a window, at its end: where a file is cut
-_QUIET_S = 0.1
+_QUIET_SAMPLES = RATE_HZ // 10
 _SURE_LOGPROB = -1.0  # openai-whisper's logprob_threshold
 LEFT_OUT = (
     "windows are left out where the target does not end its text or is not sure of it (average log-probability below "
@@ -339,16 +339,11 @@ def _cut(stream: Any, lengths: Iterator[int]) -> Iterator[Float]:
         held = np.concatenate([held, stream.read(max(n_samples - len(held), 0))])
         if len(held) < _SHORTEST_S * RATE_HZ:
             return
-        end = len(held) if len(held) < n_samples else _quietest(held[:n_samples])
+        searched = int(n_samples * (1 - _SEARCHED))
+        is_last = len(held) < n_samples
+        end = len(held) if is_last else searched + quietest(held[searched:n_samples], _QUIET_SAMPLES)
         yield held[:end]
         held = held[end:]
-
-
-def _quietest(samples: Float) -> int:
-    n_quiet = int(_QUIET_S * RATE_HZ)
-    first = int(len(samples) * (1 - _SEARCHED)) // n_quiet
-    blocks = samples[: len(samples) // n_quiet * n_quiet].reshape(-1, n_quiet)[first:]
-    return (first + int(np.square(blocks).sum(axis=1).argmin())) * n_quiet + n_quiet // 2
 
 
 def collect_features(

@@ -82,6 +82,14 @@ class _ArrayReader:
 _Reader = _ArrayReader | PcmReader | MediaReader
 
 
+def quietest(samples: NDArray[np.float32], n_quiet: int) -> int:
+    """The middle of the `n_quiet` samples in a row that have the least energy; of fewer samples their end."""
+    if len(samples) <= n_quiet:
+        return len(samples)
+    energy = np.concatenate([[0.0], np.cumsum(np.square(samples, dtype=np.float64))])
+    return int(np.argmin(energy[n_quiet:] - energy[:-n_quiet])) + n_quiet // 2
+
+
 def take(waiting: list[NDArray[np.float32]], n_samples: int) -> NDArray[np.float32]:
     """Remove the first `n_samples` from `waiting`, fewer where there are fewer, and return them joined."""
     out: list[NDArray[np.float32]] = []

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import UsageError
 
-from ..audio.audio import open_audio
+from ..audio.audio import open_audio, quietest
 from ..audio.vad import EnergyDetector
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
@@ -61,7 +61,7 @@ _SILENCE_MS = 1000
 _LEAD_SAMPLES = SAMPLE_RATE_HZ
 _TRAIL_SAMPLES = SAMPLE_RATE_HZ * 2 // 5
 _CUT_REACH_SAMPLES = SAMPLE_RATE_HZ // 4
-_CUT_HOP_SAMPLES = SAMPLE_RATE_HZ // 50
+_QUIET_SAMPLES = SAMPLE_RATE_HZ // 50
 _AGREED_S = 0.5  # between the ends of a segment in two looks that agree
 _SEAM_UNITS = 5  # words that may be heard again behind a cut
 # Of a look, which must end: more than anybody says, in any script.
@@ -353,15 +353,9 @@ class LiveTranscriber:
         It is the quietest moment there or within a quarter of a second, since a predicted time may lie in a word.
         """
         end, start = round(end_s * SAMPLE_RATE_HZ), round(start_s * SAMPLE_RATE_HZ)
-        first = max(_CUT_HOP_SAMPLES, end - _CUT_REACH_SAMPLES)
+        first = max(_QUIET_SAMPLES, end - _CUT_REACH_SAMPLES)
         last = min(self._held, max(start, end) + _CUT_REACH_SAMPLES)
-        hops = range(first, last - _CUT_HOP_SAMPLES, _CUT_HOP_SAMPLES)
-        if not hops:
-            return min(end, self._held)
-        powers = [float((self._samples[i : i + _CUT_HOP_SAMPLES] ** 2).mean()) for i in hops]
-        # Among equals, such as digital silence, the one nearest to the prediction.
-        best = min(range(len(powers)), key=lambda i: (powers[i], abs(hops[i] - end)))
-        return hops[best] + _CUT_HOP_SAMPLES // 2
+        return first + quietest(self._samples[first:last], _QUIET_SAMPLES)
 
     def _drop(self, n_samples: int) -> None:
         n_samples = max(0, min(n_samples, self._held))
