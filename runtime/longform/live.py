@@ -91,20 +91,11 @@ class LiveUpdate:
 class LiveTranscriber:
     """Transcribes audio while it comes in.
 
-    Parameters
-    ----------
-    options
-        as for a file, except that clips are refused and text is not conditioned on earlier text; a language that is
-        detected is kept once text is confirmed in it.
-    drafter
-        guesses tokens in every pass; it never changes the text.
-    step_s
-        seconds of audio between two passes: 0.1 to half of the model's window.
-    vad
-        of the energy detector: `threshold`, `neg_threshold`, and `min_silence_duration_ms`, which ends an utterance;
-        None: a second of silence. The others have no effect.
-    owns_drafter
-        close the drafter behind the last pass.
+    options: as for a file, except that clips are refused and text is not conditioned on earlier text; a language that
+    is detected is kept once text is confirmed in it. drafter: guesses tokens in every pass; it never changes the text.
+    step_s: seconds of audio between two passes, 0.1 to half of the model's window. vad: of the energy detector,
+    `threshold`, `neg_threshold`, and `min_silence_duration_ms`, which ends an utterance; None: a second of silence; the
+    others have no effect. owns_drafter: close the drafter behind the last pass.
 
     Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `transcribe` raises.
     After an Interrupted the audio taken in so far is still there, without the rest of that block: `finish` or `feed`
@@ -380,8 +371,8 @@ class _Voice:
         self._on, self._off = options.threshold, options.silence_threshold
         self._detector = EnergyDetector(future_frames=_FUTURE_FRAMES)
         self._rest = np.zeros(0, np.float32)
-        self._n_frames = 0
-        self._is_on = self._is_finished = False
+        self._at = 0  # so many samples are known to be speech or silence
+        self._is_on = False
         self._utterances: list[tuple[int, int]] = []  # first sample, and the one after the last
 
     @property
@@ -397,10 +388,8 @@ class _Voice:
     @property
     def ended(self) -> int | None:
         """The sample after the first utterance, if it is known to be over."""
-        is_last_over = self._is_finished or self._n_frames * FRAME_SAMPLES - self.last >= self._n_silence
-        if len(self._utterances) > 1 or (self._utterances and is_last_over):
-            return self._utterances[0][1]
-        return None
+        is_over = len(self._utterances) > 1 or self._at - self.last >= self._n_silence
+        return self._utterances[0][1] if self._utterances and is_over else None
 
     def push(self, block: NDArray[np.float32]) -> None:
         """Take the next samples of the audio."""
@@ -412,7 +401,7 @@ class _Voice:
     def finish(self) -> None:
         """End the audio, and with it the last utterance."""
         self._note(self._detector.finish(self._rest))
-        self._is_finished = True
+        self._n_silence = 0
 
     def forget(self, sample: int) -> None:
         """Drop what lies before `sample`."""
@@ -421,11 +410,9 @@ class _Voice:
     def _note(self, probabilities: NDArray[np.float32]) -> None:
         for probability in probabilities:
             self._is_on = bool(probability >= (self._off if self._is_on else self._on))
-            start = self._n_frames * FRAME_SAMPLES
-            self._n_frames += 1
+            first, self._at = self._at, self._at + FRAME_SAMPLES
             if not self._is_on:
                 continue
-            first = start
-            if self._utterances and start - self.last < self._n_silence:
+            if self._utterances and first - self.last < self._n_silence:
                 first, _ = self._utterances.pop()
-            self._utterances.append((first, start + FRAME_SAMPLES))
+            self._utterances.append((first, self._at))
