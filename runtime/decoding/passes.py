@@ -60,12 +60,13 @@ def run(engine: Engine, rows: Sequence[Rows]) -> Ran:
     return Ran(logits, pass_s, len(rows), n_rows, n_rows)
 
 
-def alone(engine: Engine, text: Decoding[T]) -> T:
-    """Run the passes of one text, to its end. Raises what the text and its passes raise."""
+def alone(engine: Engine, text: Decoding[T], *, before_pass: Callable[[], None] = lambda: None) -> T:
+    """Run the passes of one text, to its end. Raises what the text, its passes and `before_pass` raise."""
     with contextlib.closing(text):
         try:
             wanted = next(text)
             while True:
+                before_pass()
                 wanted = text.send(run(engine, wanted))
         except StopIteration as end:
             result: T = end.value

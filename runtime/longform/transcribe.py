@@ -17,7 +17,6 @@ original audio. Differences from openai-whisper:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import logging
@@ -42,7 +41,7 @@ from ..decoding.accept import rule_named
 from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decoding
 from ..decoding.drafter import ALONE, Drafter, Guard
 from ..decoding.languages import UNKNOWN_LANGUAGE, detect_language
-from ..decoding.passes import Decoding, run
+from ..decoding.passes import Decoding, alone
 from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
 from ..decoding.rules import RuleSet
 from ..options import CPU, TranscribeOptions
@@ -79,14 +78,13 @@ _MAX_PERIOD, _LEAST_TURNS, _LEAST_LOOP = 16, 4, 24  # of a loop, in tokens: its 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """The decoding that counts, its compression ratio, the statistics of all attempts, and the last temperature tried.
+    """The decoding that counts, its compression ratio, and the last temperature tried.
 
     is_last: whether no other was tried after it.
     """
 
     result: WindowResult
     compression_ratio: float
-    speculation: Speculation
     last_temperature: float
     is_last: bool
 
@@ -110,28 +108,24 @@ def decode_with_fallback(
     """
     attempts: list[Attempt] = []
     counts = counts and options.only is None
+
+    def attempt(temperature: float, stops: bool) -> Decoding[Attempt]:
+        result = yield from decode(temperature, stops)
+        ratio = compression_ratio(spoken_text(result.tokens, tokenizer))
+        return Attempt(result=result, compression_ratio=ratio, last_temperature=temperature, is_last=True)
+
     for temperature in options.temperature:
         if attempts:
             thrown_away()
-        result = yield from decode(temperature, len(options.temperature) > 1 or not counts)
-        attempt = Attempt(
-            result=result,
-            compression_ratio=compression_ratio(spoken_text(result.tokens, tokenizer)),
-            speculation=attempts[-1].speculation.plus(result.speculation) if attempts else result.speculation,
-            last_temperature=temperature,
-            is_last=True,
-        )
-        if not _fails(attempt, options):
-            return attempt
-        attempts.append(attempt)
+        made = yield from attempt(temperature, len(options.temperature) > 1 or not counts)
+        if not _fails(made, options):
+            return made
+        attempts.append(made)
     best = min(attempts, key=lambda one: _badness(one, options))
-    last = attempts[-1]
     if best.result.hopeless and counts:
         thrown_away()
-        whole = yield from decode(best.result.temperature, False)
-        ratio, spent = compression_ratio(spoken_text(whole.tokens, tokenizer)), last.speculation.plus(whole.speculation)
-        return replace(last, result=whole, compression_ratio=ratio, speculation=spent)
-    return replace(last, result=best.result, compression_ratio=best.compression_ratio, is_last=best is last)
+        made = best = yield from attempt(best.result.temperature, False)
+    return replace(best, last_temperature=options.temperature[-1], is_last=best is made)
 
 
 def loops(tokens: Sequence[int], options: TranscribeOptions, tokenizer: Tokenizer) -> bool:
@@ -418,16 +412,7 @@ class Transcription(Iterator[Segment]):
     def _by_itself(self) -> Generator[Segment, None, None]:
         """The segments of a transcription that has its passes to itself; when stopped it is refused the next one."""
         for window in self._windows():
-            with contextlib.closing(window):
-                ran: Any = None
-                try:
-                    while True:
-                        wanted = window.send(ran)
-                        self._refuse_if_stopped()
-                        ran = run(self._engine, wanted)
-                except StopIteration as end:
-                    segments: list[Segment] = end.value
-            yield from segments
+            yield from alone(self._engine, window, before_pass=self._refuse_if_stopped)
 
     def _refuse_if_stopped(self) -> None:
         if self._is_stopped:
@@ -584,17 +569,14 @@ class Transcription(Iterator[Segment]):
                 is_hopeless=is_hopeless if stops else None,
             )
             result = yield from decoding(self._engine, window.features, prompt, chosen, guard, n_paths=self._n_paths)
+            self.speculation = self.speculation.plus(result.speculation)
             return _behind(begun, result) if begun else result
 
         def thrown_away() -> None:
             guard.end(())
             _log.info("%.1f s: the text repeats itself or is unlikely: the next temperature", window.start_s)
 
-        attempt = yield from decode_with_fallback(
-            decode, options, self._tokenizer, thrown_away=thrown_away, counts=counts
-        )
-        self.speculation = self.speculation.plus(attempt.speculation)
-        return attempt
+        return decode_with_fallback(decode, options, self._tokenizer, thrown_away=thrown_away, counts=counts)
 
     def _follow(self, window: _Window, cut: Cut) -> tuple[Sequence[Piece] | None, int | None]:
         """As `follow_words`; the pieces have words where those are wanted."""

@@ -225,8 +225,9 @@ def test_a_failed_attempt_is_decoded_again_and_not_learned_from() -> None:
     engine, learner = ScriptedEngine(SPECIAL, [bad]), _Learner()
     audio = open_audio(np.full(32_000, 0.01, np.float32))
     options = TranscribeOptions(language="en", best_of=1)
-    segments = list(Transcription(engine, bundle(SPECIAL), audio, options, drafter=learner))
-    assert [(s.text, s.temperature) for s in segments] == [(" zero one", 0.2)]
+    said = Transcription(engine, bundle(SPECIAL), audio, options, drafter=learner)
+    assert [(s.text, s.temperature) for s in said] == [(" zero one", 0.2)]
+    assert said.speculation.tokens == len([*bad.tokens, *good.tokens]) + 2, "what was thrown away is counted too"
     assert learner.ended == [(), tuple(good.tokens)]
     assert len(engine.mels) == 1, "the window is encoded once"
 
