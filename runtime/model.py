@@ -575,7 +575,7 @@ class TranscriptionRun(Iterator[Segment]):
         if source is not None:
             if source.is_ended:
                 info.duration = source.read_s
-            info.duration_after_vad = info.duration if self.speech is None else self.speech.duration_after_vad_s
+            info.duration_after_vad = info.duration if self.speech is None else self.speech.n_samples / SAMPLE_RATE
         info.speculation = speculation_fields(
             said.speculation,
             encoder_s=said.encoder_s,

@@ -99,19 +99,11 @@ _BLOCK_FRAMES = 16
 Detector = EnergyDetector | SileroDetector
 
 
-def make_detector(options: VadOptions) -> Detector:
-    """Return a new detector of the kind that the options name, for one stream.
-
-    Raises ModelError when its model is not installed, saying how to get it.
-    """
-    return SileroDetector(store.find_file("silero-vad")) if options.detector == "silero" else EnergyDetector()
-
-
 class SpeechAudio(SpeechMap):
-    """The speech of an audio stream, end to end, read like the stream itself, which stays the caller's to close.
+    """The speech of an audio stream, end to end, read like the stream itself, which `close` closes.
 
-    It is the map of its times, too. is_ended: whether the original audio was read to its end. Errors: what the
-    stream's `read` raises, and ModelError, ResourceError and Interrupted of the detector.
+    It is the map of its times, too. is_ended: whether the original audio was read to its end. Errors: ModelError at
+    once when the detector's model is not installed; what the stream's `read` raises, and ResourceError and Interrupted.
     """
 
     def __init__(
@@ -121,8 +113,11 @@ class SpeechAudio(SpeechMap):
         self.name = stream.name
         self.options = VadOptions() if options is None else options
         self.is_ended = False
-        self._stream, self._is_owner = stream, False
-        self._detector = make_detector(self.options) if detector is None else detector
+        self._stream = stream
+        if detector is None:
+            is_silero = self.options.detector == "silero"
+            detector = SileroDetector(store.find_file("silero-vad")) if is_silero else EnergyDetector()
+        self._detector: Detector = detector
         self._finder = SpanFinder(self.options)
         self._held = np.zeros(0, np.float32)  # samples of the original audio, from `_held_from` on
         self._held_from = self._n_read = self._n_given = 0
@@ -132,11 +127,6 @@ class SpeechAudio(SpeechMap):
     def duration_s(self) -> float | None:
         """Seconds of the original audio: what its stream says, and once that has ended what was read."""
         return self._n_read / _SAMPLE_RATE if self.is_ended else self._stream.duration_s
-
-    @property
-    def duration_after_vad_s(self) -> float:
-        """Seconds of speech found so far; those of the whole audio once it has ended."""
-        return self.n_samples / _SAMPLE_RATE
 
     def read(self, n_samples: int) -> NDArray[np.float32]:
         """Return the next samples of speech, float32 [<= n_samples]; fewer only at the end, then empty."""
@@ -152,16 +142,11 @@ class SpeechAudio(SpeechMap):
         The loudest frame of all speech is found in a reading of its own (audio/mel.py), so speech is found twice.
         """
         source = self._stream.again()
-        if source is None:
-            return None
-        speech = SpeechAudio(source, self.options)
-        speech._is_owner = True
-        return speech
+        return None if source is None else SpeechAudio(source, self.options)
 
     def close(self) -> None:
-        """Close what `again` opened."""
-        if self._is_owner:
-            self._stream.close()
+        """Close the audio stream: one that `again` opened."""
+        self._stream.close()
 
     def _fetch(self) -> None:
         """Read one block and release the speech that it decides."""

@@ -328,7 +328,7 @@ def test_times_after_the_filter_are_those_of_the_audio(
     made: list[Any] = []
 
     class Speech:
-        duration_after_vad_s = 1.0
+        n_samples = 16_000
 
         def __init__(self, stream: Any, options: Any) -> None:
             made.append((stream.name, options.threshold))

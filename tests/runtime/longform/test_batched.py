@@ -43,7 +43,7 @@ class Speech:
         self._left = np.concatenate([samples[a:b] for a, b in spans])
         self._ends_s = np.cumsum([(b - a) / RATE for a, b in spans]).tolist()
         self._removed_s = [a - sum(y - x for x, y in SPANS_S[:i]) for i, (a, _) in enumerate(SPANS_S)]
-        self.duration_after_vad_s = len(self._left) / RATE
+        self.n_samples = len(self._left)
         self.ends = np.cumsum([b - a for a, b in spans])
 
     def read(self, n_samples: int) -> NDArray[np.float32]:
