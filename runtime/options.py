@@ -334,7 +334,11 @@ class TranscribeOptions:
         keeps_one_text = self.accept.startswith(("typical", "top-"))
         for name, is_right, expected in (
             ("task", self.task in ("transcribe", "translate"), "transcribe or translate"),
-            ("temperature", _all_at_least(self.temperature, 0), "one or more numbers, 0 or more"),
+            (
+                "temperature",
+                self.temperature and all(0 <= value < math.inf for value in self.temperature),
+                "one or more numbers, 0 or more",
+            ),
             ("beam_size", 1 <= self.beam_size <= MAX_BEAMS, f"1 to {MAX_BEAMS}"),
             ("accept", _is_rule(self.accept), "exact, typical, residual, top-M such as top-3, or a number from 0 to 1"),
             ("beam_size", self.beam_size == 1 or not keeps_one_text, "1 where accept is typical or top-M"),
@@ -358,7 +362,8 @@ class TranscribeOptions:
             ("append_punctuations", isinstance(self.append_punctuations, str), "a text of punctuation marks"),
             (
                 "clip_timestamps",
-                _is_clips(self.clip_timestamps),
+                all(0 <= value <= _MAX_TIME_S for value in self.clip_timestamps)
+                and list(self.clip_timestamps) == sorted(self.clip_timestamps),
                 f"times in seconds that never decrease, at most {_MAX_TIME_S:g}",
             ),
             ("audio_context", _is_audio_context(self.audio_context), "auto, full, or seconds above 0"),
@@ -374,30 +379,18 @@ class TranscribeOptions:
             )
 
 
-def _is_above(value: float, limit: float) -> bool:
-    return math.isfinite(value) and value > limit
-
-
-def _all_at_least(values: tuple[float, ...], limit: float) -> bool:
-    return bool(values) and all(math.isfinite(value) and value >= limit for value in values)
-
-
 def _is_rule(name: str) -> bool:
     return re.fullmatch(r"exact|typical|residual|top-[1-9]\d{0,5}|0(\.\d+)?|1(\.0+)?|\.\d+", name) is not None
 
 
 def _is_decay(value: tuple[float, ...] | None) -> bool:
-    return value is None or (len(value) == 2 and value[0] >= 0 and value[0] == int(value[0]) and _is_above(value[1], 0))
+    return value is None or (len(value) == 2 and value[0] >= 0 and value[0] % 1 == 0 and 0 < value[1] < math.inf)
 
 
 def _is_audio_context(value: str | float) -> bool:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _is_above(value, 0)
+        return 0 < value < math.inf
     return value in ("auto", "full")
-
-
-def _is_clips(values: tuple[float, ...]) -> bool:
-    return all(0 <= value <= _MAX_TIME_S for value in values) and list(values) == sorted(values)
 
 
 FRAME_SAMPLES = 512  # of voice activity
