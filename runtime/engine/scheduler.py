@@ -242,23 +242,19 @@ class Scheduler:
         while True:
             with self._mutex:
                 if turn not in self._in_flight:
-                    line = [other for other in self._line if other is not turn] if self._line else self._line
+                    line = [other for other in self._line if other is not turn]
                     if self._owner is not turn:
                         self._line = line
                         return
                     self._gathering, self._left_s = None, time.perf_counter()
-                    following = self._following(line, was_pass=bool(turn.texts)) if line else None
-                    line = [other for other in line if other is not following] if line else line
-                    self._line, self._owner = line, following
+                    # The first in line, but behind what was alone the first pass.
+                    passes = [] if turn.texts else [other for other in line if other.texts]
+                    following = next(iter([*passes, *line]), None)
+                    self._line, self._owner = [other for other in line if other is not following], following
                     if following is not None:
                         following.wake.release()
                     return
             turn.wake.acquire()
-
-    def _following(self, line: Sequence[Turn], *, was_pass: bool) -> Turn | None:
-        """Who is next: the first in line, but behind what was alone the first pass."""
-        passes = [] if was_pass else [turn for turn in line if turn.texts]
-        return next(iter([*passes, *line]), None)
 
     # ---------------------------------------------------------------------------------------------------- forking
     def forget_others(self) -> None:
