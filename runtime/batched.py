@@ -335,7 +335,13 @@ class BatchedInferencePipeline:
         bound = _SIGNATURE.bind(self, audio, *arguments, batch_size=batch_size, **named)
         bound.apply_defaults()
         given = bound.arguments
-        max_s, clips = self._longest_s(given["chunk_length"], batch_size), given.pop("clip_timestamps")
+        if batch_size < 1:
+            raise UsageError(f"batch_size: got {batch_size!r}, expected 1 or more")
+        clips, chunk_length = given.pop("clip_timestamps"), given["chunk_length"]
+        window_s = self.model.bundle.manifest.window_s
+        max_s = window_s if chunk_length is None else chunk_length
+        if not 0 < max_s <= window_s:
+            raise UsageError(f"chunk_length: got {chunk_length!r}, expected up to {window_s:g} s, this model's window")
         options, asked, allow_inexact = taken(given, self.model.bundle.manifest.tokens)
         options, on_progress = piece_options(options), given["on_progress"]
         with contextlib.ExitStack() as stack:
@@ -359,16 +365,6 @@ class BatchedInferencePipeline:
             said = cast(Transcription, transcription)
             call = TranscriptionRun(said, info, source=pieces.source, speech=pieces.speech)
             return self.model.hand_over(call, stack.pop_all(), on_sound_end=loan.keep)
-
-    def _longest_s(self, chunk_length: float | None, batch_size: int) -> float:
-        """The longest piece, seconds. Raises UsageError for one longer than a window, and for no batch."""
-        if batch_size < 1:
-            raise UsageError(f"batch_size: got {batch_size!r}, expected 1 or more")
-        window_s = self.model.bundle.manifest.window_s
-        max_s = window_s if chunk_length is None else chunk_length
-        if not 0 < max_s <= window_s:
-            raise UsageError(f"chunk_length: got {chunk_length!r}, expected up to {window_s:g} s, this model's window")
-        return max_s
 
     def _pieces(
         self,
