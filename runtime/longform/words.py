@@ -55,7 +55,16 @@ def dtw_path(cost: NDArray[np.floating[Any]]) -> tuple[NDArray[np.int64], NDArra
     It is the row and the column of each step, int64. A step goes down, right or both; sums are rounded to float32. Of
     equal sums the step to the right is preferred, unless it is dearer than one of the others.
     """
-    return _trace_back(_steps(cost.astype(np.float64)))
+    steps = _steps(cost.astype(np.float64))
+    row, column = cost.shape
+    path = []
+    while row > 0 or column > 0:
+        path.append((row - 1, column - 1))
+        step = steps[row, column]
+        row -= step != _LEFT
+        column -= step != _UP
+    rows, columns = np.array(path[::-1], np.int64).T
+    return rows, columns
 
 
 def _steps(cost: NDArray[np.float64]) -> NDArray[np.int8]:
@@ -85,18 +94,6 @@ def _steps(cost: NDArray[np.float64]) -> NDArray[np.int8]:
     return steps
 
 
-def _trace_back(steps: NDArray[np.int8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    row, column = steps.shape[0] - 1, steps.shape[1] - 1
-    path = []
-    while row > 0 or column > 0:
-        path.append((row - 1, column - 1))
-        step = steps[row, column]
-        row -= step != _LEFT
-        column -= step != _UP
-    rows, columns = np.array(path[::-1], np.int64).T
-    return rows, columns
-
-
 MEDIAN_WIDTH = 7
 FRAMES_PER_STEP = 2  # the encoder's second convolution halves the frames
 STEPS_PER_SECOND = SAMPLE_RATE_HZ / (FRAMES_PER_STEP * HOP_SAMPLES)
@@ -122,23 +119,10 @@ def time_words(
 ) -> list[Piece]:
     """Return the pieces of one window with their words, and with starts and ends that fit the words.
 
-    Parameters
-    ----------
-    features
-        the window as `Engine.encode` gave it.
-    n_content_frames
-        mel frames of the window that are audio, not padding.
-    last_speech_s
-        end of the speech before this window, seconds of the audio.
-    time_offset_s
-        start of the window, seconds of the audio.
-
-    Raises
-    ------
-    BundleError
-        when the bundle has no graph for it.
-    UsageError
-        when the model does not know the language or the task.
+    features: the window as `Engine.encode` gave it; n_content_frames: mel frames of the window that are audio, not
+    padding; last_speech_s: end of the speech before this window, seconds of the audio; time_offset_s: start of the
+    window, seconds of the audio. Raises BundleError when the bundle has no graph for it, UsageError when the model does
+    not know the language or the task.
     """
     texts = [[id_ for id_ in piece.tokens if id_ < special.eot] for piece in pieces]
     ids = [id_ for text in texts for id_ in text]
