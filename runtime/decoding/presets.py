@@ -7,15 +7,13 @@ config allows later ones.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from specedge.errors import UsageError
 
 from ..bundle.manifest import SPEECH, Manifest
 from ..options import TranscribeOptions
 from ..text.phrases import tree_of_pairs, tree_of_sentences
 from ..text.tokenizer import Tokenizer
-from .rules import RuleSet, build_rules, non_speech_tokens, suppressed_tokens
+from .rules import RuleSet, non_speech_tokens, suppressed_tokens
 
 
 def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
@@ -24,7 +22,8 @@ def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Toke
     is_speech = manifest.kind == SPEECH
     if options.only is not None and is_speech:
         raise UsageError("only: a speech LLM writes more than the text; give --bias or --hotwords")
-    rules = build_rules(
+    bias, only = options.bias, options.only
+    return RuleSet(
         manifest.tokens,
         space_ids=(tokenizer.ranks.index(b" "),),  # as encode(" ") gives it, without its index
         suppressed=suppressed_tokens(options.suppress_tokens, () if is_speech else non_speech_tokens(tokenizer)),
@@ -34,12 +33,10 @@ def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Toke
         repetition_penalty=options.repetition_penalty,
         no_repeat_ngram_size=options.no_repeat_ngram_size,
         length_decay=options.length_decay,
+        bias=None if bias is None else tree_of_pairs(bias, tokenizer),
+        bias_weight=0.0 if bias is None else bias.weight,
+        only=None if only is None else tree_of_sentences(only, tokenizer, manifest.tokens.eot),
     )
-    if options.bias is not None:
-        rules = replace(rules, bias=tree_of_pairs(options.bias, tokenizer), bias_weight=options.bias.weight)
-    if options.only is not None:
-        rules = replace(rules, only=tree_of_sentences(options.only, tokenizer, manifest.tokens.eot))
-    return rules
 
 
 def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,24 +220,24 @@ def _forbid_all_but_timestamps(logits: Logits, layout: TokenLayout) -> None:
     logits[layout.timestamp_begin + layout.n_timestamps :] = _NEVER
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class RuleSet:
-    """The rules of one window. Build it with `build_rules`.
+    """The rules of one window. A penalty of 1, a size of 0 and None are off.
 
-    blank_ids: what a text may not begin with, a lone space or the end (`SuppressBlank`); suppressed_ids: what is never
-    said: non-speech symbols, control tokens (`SuppressTokens`) and, where timestamps are sampled, <|notimestamps|>
-    (first lines of `ApplyTimestampRules`); both sorted and below `n_vocab`; forbidden: the latter as a set; timestamps:
-    False for the prompt with <|notimestamps|>, where openai-whisper has no rules of time; begun: the beginning of the
-    text, which ends the prompt, as CTranslate2 takes a prefix; bias: phrases that are likelier by `bias_weight`; only:
-    the sentences that may be written. Both may change the text.
+    space_ids: the encoding of a single space; suppressed: the bundle's list, to which the control tokens that
+    openai-whisper never samples are added whether or not the list has them; timestamps: False for the prompt with
+    <|notimestamps|>, where openai-whisper has no rules of time; begun: the beginning of the text, which ends the
+    prompt, as CTranslate2 takes a prefix; bias: phrases that are likelier by `bias_weight`; only: the sentences that
+    may be written. Both may change the text.
     """
 
     layout: TokenLayout
-    blank_ids: Ids
-    suppressed_ids: Ids
+    _: KW_ONLY
+    space_ids: Collection[int]
+    suppressed: Collection[int]
     timestamps: bool
     max_initial_timestamp_index: int | None
-    forbidden: frozenset[int]
+    suppress_blank: bool = True
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
     length_decay: tuple[float, float] | None = None
@@ -245,6 +245,22 @@ class RuleSet:
     bias: Tree | None = None
     bias_weight: float = 0.0
     only: Tree | None = None
+
+    @functools.cached_property
+    def _blank_ids(self) -> Ids:
+        """What a text may not begin with: a lone space or the end (`SuppressBlank`)."""
+        return _ids([*self.space_ids, self.layout.eot] if self.suppress_blank else [], self.layout)
+
+    @functools.cached_property
+    def _suppressed_ids(self) -> Ids:
+        """What is never said: non-speech symbols, control tokens (`SuppressTokens`) and, where timestamps are sampled,
+        <|notimestamps|> (first lines of `ApplyTimestampRules`)."""
+        return _ids([*self.suppressed, *self.layout.never_sampled(timestamps=self.timestamps)], self.layout)
+
+    @functools.cached_property
+    def forbidden(self) -> frozenset[int]:
+        """What is never said, as a set."""
+        return frozenset(self._suppressed_ids.tolist())
 
     def apply(self, logits: Logits, sampled: Sequence[int]) -> float:
         """Apply all rules in order, in place, to the logits of all tokens, f32[n_vocab].
@@ -268,8 +284,8 @@ class RuleSet:
         if self.bias is not None:
             favour(logits, sampled, self.bias, self.bias_weight)
         if not sampled:
-            logits[self.blank_ids] = _NEVER
-        logits[self.suppressed_ids] = _NEVER
+            logits[self._blank_ids] = _NEVER
+        logits[self._suppressed_ids] = _NEVER
         if self.only is not None:
             left = allow_only(logits, sampled, layout, self.only, timestamps=self.timestamps)
         if self.timestamps:
@@ -280,37 +296,5 @@ class RuleSet:
         return left
 
 
-def build_rules(
-    layout: TokenLayout,
-    *,
-    space_ids: Iterable[int],
-    suppressed: Iterable[int],
-    timestamps: bool,
-    max_initial_timestamp_index: int | None,
-    suppress_blank: bool = True,
-    repetition_penalty: float = 1.0,
-    no_repeat_ngram_size: int = 0,
-    length_decay: tuple[float, float] | None = None,
-) -> RuleSet:
-    """Make the rules of a window. A penalty of 1, a size of 0 and a decay of None are off.
-
-    `space_ids` is the encoding of a single space; `suppressed` the bundle's list, to which the control tokens that
-    openai-whisper never samples are added whether or not the list has them.
-    """
-    never = [*suppressed, *layout.never_sampled(timestamps=timestamps)]
-    suppressed_ids = _ids(never, layout.n_vocab)
-    return RuleSet(
-        layout=layout,
-        blank_ids=_ids([*space_ids, layout.eot] if suppress_blank else [], layout.n_vocab),
-        suppressed_ids=suppressed_ids,
-        timestamps=timestamps,
-        max_initial_timestamp_index=max_initial_timestamp_index,
-        forbidden=frozenset(suppressed_ids.tolist()),
-        repetition_penalty=repetition_penalty,
-        no_repeat_ngram_size=no_repeat_ngram_size,
-        length_decay=length_decay,
-    )
-
-
-def _ids(tokens: Iterable[int], n_vocab: int) -> Ids:
-    return np.array(sorted({token for token in tokens if 0 <= token < n_vocab}), dtype=np.intp)
+def _ids(tokens: Iterable[int], layout: TokenLayout) -> Ids:
+    return np.array(sorted({token for token in tokens if 0 <= token < layout.n_vocab}), dtype=np.intp)

@@ -545,7 +545,7 @@ class Transcription(Iterator[Segment]):
             return loops([*begun, *tokens], options, self._tokenizer)
 
         at_any_temperature = DecodeOptions(
-            rules=replace(self._rules, begun=begun),
+            rules=replace(self._rules, begun=begun) if begun else self._rules,
             n_text_ctx=n_text_ctx,
             n_sample=n_sample,
             seed=options.seed,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.engine.engine import Features
 from specedge.runtime.text.phrases import Tree, Way
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
@@ -39,7 +39,7 @@ def features(precision: str) -> Features:
 
 def options(*, timestamps: bool, temperature: float, rule: str = "none", **more: Any) -> DecodeOptions:
     manifest = bundle("int8").manifest
-    rules = build_rules(
+    rules = RuleSet(
         SPECIAL,
         space_ids=[32],
         suppressed=manifest.suppress_tokens,
@@ -110,7 +110,7 @@ def test_a_map_changes_the_text_as_it_is_asked_to(timestamps: bool, beam_size: i
 def test_silence_is_known_where_several_paths_follow_the_start_token_alone() -> None:
     """The prompt of an English-only model with timestamps is one token, so its pass may have several paths."""
     model, special = engine("int8", "en"), bundle("int8", "en").manifest.tokens
-    rules = build_rules(special, space_ids=[32], suppressed=[], timestamps=True, max_initial_timestamp_index=50)
+    rules = RuleSet(special, space_ids=[32], suppressed=[], timestamps=True, max_initial_timestamp_index=50)
     chosen = DecodeOptions(rules=rules, n_text_ctx=64, n_sample=12)
     heard = model.encode(noise_mel(80, 200))
     ids = special.prompt(None, "transcribe")

@@ -13,7 +13,7 @@ from specedge.errors import UsageError
 from specedge.runtime.decoding.accept import AcceptanceRule, Candidate, Exact, rule_named
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.decoding.sampling import Draw, Noise
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.papers.accept import Residual, Threshold, TopM, Typical
@@ -124,7 +124,7 @@ def test_threshold_believes_the_drafter_but_not_against_the_rules() -> None:
 
 
 def window(rule: AcceptanceRule, temperature: float, drafter: Any = None) -> Any:
-    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[33], timestamps=True, max_initial_timestamp_index=20)
+    rules = RuleSet(SPECIAL, space_ids=[32], suppressed=[33], timestamps=True, max_initial_timestamp_index=20)
     chosen = DecodeOptions(rules=rules, n_text_ctx=48, temperature=temperature, acceptance=rule)
     return decode_window(HashEngine(SPECIAL, eot_bias=-50), b"x", PROMPT, chosen, drafter)
 

@@ -14,7 +14,7 @@ from specedge.errors import Interrupted, ModelError
 from specedge.runtime.decoding.beam import Hypothesis, best_of
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from support.drafting import Scripted, draft_plans, plain_fields
 from support.fake_engine import HashEngine, special_tokens
 
@@ -36,9 +36,7 @@ class Smooth(HashEngine):
 
 
 def options(*, timestamps: bool, **more: Any) -> DecodeOptions:
-    rules = build_rules(
-        SPECIAL, space_ids=[32], suppressed=[33, 40], timestamps=timestamps, max_initial_timestamp_index=20
-    )
+    rules = RuleSet(SPECIAL, space_ids=[32], suppressed=[33, 40], timestamps=timestamps, max_initial_timestamp_index=20)
     return DecodeOptions(rules=rules, n_text_ctx=40, **more)
 
 

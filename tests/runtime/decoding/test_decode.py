@@ -14,7 +14,7 @@ from specedge.errors import Interrupted, ModelError, UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, EmptyDrafter, Guard
 from specedge.runtime.decoding.languages import detect_language
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.decoding.sampling import softmax
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
 from support.fake_engine import FakeEngine, HashEngine, special_tokens
@@ -28,7 +28,7 @@ RULES = ("repetition_penalty", "no_repeat_ngram_size", "length_decay", "suppress
 
 
 def options(*, timestamps: bool = True, n_text_ctx: int = 48, **more: Any) -> DecodeOptions:
-    rules = build_rules(
+    rules = RuleSet(
         SPECIAL,
         space_ids=[32],
         suppressed=[33, 40],

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.runtime.decoding import rules
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.text.phrases import Tree
 from specedge.runtime.text.special import SpecialTokens
 from support.fake_engine import special_tokens
@@ -22,7 +22,7 @@ NON_SPEECH = [33, 40, 41]
 
 
 def rule_set(*, timestamps: bool = True, limit: int | None = 50, special: SpecialTokens = SPECIAL) -> rules.RuleSet:
-    return build_rules(
+    return RuleSet(
         special, space_ids=SPACE, suppressed=NON_SPEECH, timestamps=timestamps, max_initial_timestamp_index=limit
     )
 
@@ -161,7 +161,7 @@ def test_what_would_repeat_a_run_is_forbidden(sampled: list[int], size: int) -> 
 
 def test_penalties_are_off_unless_asked_for_and_come_before_whispers_rules() -> None:
     def apply(**more: float) -> np.ndarray:
-        chosen = build_rules(
+        chosen = RuleSet(
             SPECIAL,
             space_ids=SPACE,
             suppressed=NON_SPEECH,

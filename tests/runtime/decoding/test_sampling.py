@@ -11,7 +11,7 @@ import pytest
 from specedge.errors import UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.drafter import DraftTree, Guard
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.decoding.sampling import Draw, Noise, log_softmax_at
 from support.drafting import Scripted, plain_fields
 from support.fake_engine import HashEngine, special_tokens
@@ -26,7 +26,7 @@ def noise(**changes: Any) -> Noise:
 
 
 def options(**more: Any) -> DecodeOptions:
-    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[33], timestamps=False, max_initial_timestamp_index=None)
+    rules = RuleSet(SPECIAL, space_ids=[32], suppressed=[33], timestamps=False, max_initial_timestamp_index=None)
     return DecodeOptions(rules=rules, n_text_ctx=48, **more)
 
 

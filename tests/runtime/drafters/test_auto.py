@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Guard, WindowContext
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters.auto import PLAIN, Account, AutoDrafter
 from specedge.runtime.drafters.earlier import EarlierDrafter
@@ -225,7 +225,7 @@ def test_what_never_comes_true_costs_next_to_nothing(
 def decoded(seed: int, drafter: Any, **more: Any) -> WindowResult:
     engine = HashEngine(SPECIAL, seed=seed, eot_bias=-50.0 if seed % 2 else 2.0)
     engine.n_paths = more.pop("n_paths", 4)
-    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[33, 40], timestamps=True, max_initial_timestamp_index=20)
+    rules = RuleSet(SPECIAL, space_ids=[32], suppressed=[33, 40], timestamps=True, max_initial_timestamp_index=20)
     result = decode_window(engine, b"window", PROMPT, DecodeOptions(rules=rules, n_text_ctx=48, **more), drafter)
     assert engine.n_open == 0
     return result

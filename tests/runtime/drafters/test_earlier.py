@@ -9,7 +9,7 @@ import pytest
 
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, WindowContext
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.earlier import EarlierDrafter
 from specedge.runtime.longform.live import LiveTranscriber
@@ -47,7 +47,7 @@ def offered(drafter: EarlierDrafter, *sampled: int) -> list[int]:
 
 
 def decoded(features: Any, guard: Guard, temperature: float = 0.0) -> WindowResult:
-    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[], timestamps=True, max_initial_timestamp_index=20)
+    rules = RuleSet(SPECIAL, space_ids=[32], suppressed=[], timestamps=True, max_initial_timestamp_index=20)
     engine = HashEngine(SPECIAL, eot_bias=-50)
     chosen = DecodeOptions(rules=rules, n_text_ctx=48, temperature=temperature)
     return decode_window(engine, features, PROMPT, chosen, guard)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specedge.maps.ngram_cache import NgramCache, UserCache
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
-from specedge.runtime.decoding.rules import RuleSet, build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.ngram import NgramDrafter
 from support.drafting import plain_fields
@@ -123,7 +123,7 @@ def _decoded(
 
 
 def _rules() -> RuleSet:
-    return build_rules(SPECIAL, space_ids=[32], suppressed=[], timestamps=True, max_initial_timestamp_index=50)
+    return RuleSet(SPECIAL, space_ids=[32], suppressed=[], timestamps=True, max_initial_timestamp_index=50)
 
 
 @settings(max_examples=40)

@@ -9,7 +9,7 @@ import pytest
 
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftTree
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.drafters.draft.translate import Remapped, special_map
 from specedge.runtime.text.special import SpecialTokens
 from support.checkpoints import Layout
@@ -43,7 +43,7 @@ V2_FROM_V3 = Remapped(V2, V3, empty=[50256])
 
 def window(drafter: Any) -> WindowResult:
     made, special = engine("int8", threads=1), bundle().manifest.tokens
-    rules = build_rules(special, space_ids=[32], suppressed=(), timestamps=False, max_initial_timestamp_index=None)
+    rules = RuleSet(special, space_ids=[32], suppressed=(), timestamps=False, max_initial_timestamp_index=None)
     options = DecodeOptions(rules=rules, n_text_ctx=64, n_sample=24)
     prompt = list(special.prompt("en", "transcribe", False))
     return decode_window(made, made.encode(noise_mel(80, 200)), prompt, options, drafter)

@@ -15,7 +15,7 @@ from specedge.maps.build import BuildOptions, build
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Verdict, WindowContext
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter
 from specedge.runtime.papers.tokenmap import PaperTokenMapDrafter
@@ -170,7 +170,7 @@ def test_refused_guesses_are_held_against_the_map(pumps: TokenMap) -> None:
 
 
 def _decode(engine: HashEngine, made: TokenMapDrafter | None, timestamps: bool, temperature: float) -> WindowResult:
-    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[], timestamps=timestamps, max_initial_timestamp_index=50)
+    rules = RuleSet(SPECIAL, space_ids=[32], suppressed=[], timestamps=timestamps, max_initial_timestamp_index=50)
     options = DecodeOptions(rules=rules, n_text_ctx=48, temperature=temperature)
     return decode_window(engine, b"window", TIMED_PROMPT if timestamps else PLAIN_PROMPT, options, made)
 

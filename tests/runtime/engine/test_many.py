@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from specedge.errors import UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.engine.engine import Engine, Features, State
 from specedge.runtime.engine.kv_cache import zeros_by_page
 from support.drafting import Scripted, tree
@@ -113,7 +113,7 @@ def test_a_bundle_without_the_graph_verifies_one_path() -> None:
     graphs = {name: graph for name, graph in opened.manifest.graphs.items() if name != "many"}
     made = Engine(replace(opened, manifest=replace(opened.manifest, graphs=graphs)), threads=1)
     assert made.n_paths == 1
-    rules = build_rules(
+    rules = RuleSet(
         opened.manifest.tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None
     )
     chosen = DecodeOptions(rules=rules, n_text_ctx=opened.manifest.dims.n_text_ctx, n_sample=8)
@@ -131,9 +131,7 @@ def test_a_bundle_without_the_graph_verifies_one_path() -> None:
 def test_beams_and_samples_leave_the_text_they_began_with() -> None:
     made = engine("fp32")
     manifest = bundle("fp32").manifest
-    rules = build_rules(
-        manifest.tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None
-    )
+    rules = RuleSet(manifest.tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None)
     ids = manifest.tokens.prompt("en", "transcribe", False)
 
     def run(**more: Any) -> Any:

@@ -21,7 +21,7 @@ import pytest
 import specedge
 from specedge.errors import Interrupted
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.engine.engine import Engine, Features, State
 from specedge.runtime.engine.kv_cache import MAX_TEXTS
 from specedge.runtime.engine.scheduler import Turn
@@ -176,7 +176,7 @@ def window(slow: Slow) -> Features:
 
 def decode(slow: Slow, window: Features) -> tuple[int, ...]:
     tokens = exported.bundle().manifest.tokens
-    rules = build_rules(tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None)
+    rules = RuleSet(tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None)
     options = DecodeOptions(rules=rules, n_text_ctx=64, n_sample=4, temperature=0.7, best_of=2)
     return decode_window(slow, window, tokens.prompt("en", "transcribe", False), options).tokens
 

@@ -10,7 +10,7 @@ import pytest
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftTree
 from specedge.runtime.decoding.passes import Decoding, alone
-from specedge.runtime.decoding.rules import build_rules, non_speech_tokens
+from specedge.runtime.decoding.rules import RuleSet, non_speech_tokens
 from specedge.runtime.longform.transcribe import (
     Attempt,
     compression_ratio,
@@ -143,7 +143,7 @@ def test_a_loop_that_counts_is_decoded_to_its_end() -> None:
 
 
 def test_a_hopeless_text_ends_at_the_same_token_with_any_draft() -> None:
-    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[], timestamps=False, max_initial_timestamp_index=None)
+    rules = RuleSet(SPECIAL, space_ids=[32], suppressed=[], timestamps=False, max_initial_timestamp_index=None)
     prompt = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
 
     def run(n_told: int, **more: Any) -> WindowResult:

@@ -12,7 +12,7 @@ from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.cli import main, transcribe_files
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.drafters import registry
 from specedge.runtime.longform.segments import DraftedSegment
 from specedge.runtime.longform.transcribe import Transcription
@@ -42,7 +42,7 @@ def says(context: DraftContext, budget: int) -> DraftTree:
 
 def test_a_window_says_who_drafted_each_token_when_asked() -> None:
     special = special_tokens(n_timestamps=31)
-    rules = build_rules(special, space_ids=[32], suppressed=[], timestamps=False, max_initial_timestamp_index=None)
+    rules = RuleSet(special, space_ids=[32], suppressed=[], timestamps=False, max_initial_timestamp_index=None)
     prompt = [special.sot, special.languages["en"], special.transcribe]
     engine = HashEngine(special, seed=5, eot_bias=-50)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.decoding.beam import Hypothesis, likeliest
 from specedge.runtime.decoding.passes import Ran, alone
-from specedge.runtime.decoding.rules import RuleSet, build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.papers.grouped_beam import BeamOptions, groups
 from support.fake_engine import FakeState, HashEngine, hidden_row, special_tokens
 
@@ -35,7 +35,7 @@ Tokens = tuple[int, ...]
 
 def rules_of() -> RuleSet:
     suppressed = range(TEXT, EOT)
-    return build_rules(SPECIAL, space_ids=[], suppressed=suppressed, timestamps=False, max_initial_timestamp_index=None)
+    return RuleSet(SPECIAL, space_ids=[], suppressed=suppressed, timestamps=False, max_initial_timestamp_index=None)
 
 
 RULES = rules_of()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import Guard
-from specedge.runtime.decoding.rules import RuleSet, build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.papers.accept import Threshold
 from specedge.runtime.papers.heads import HeadsDrafter
@@ -82,7 +82,7 @@ class Told(Fine):
 
 
 def rules_of(timestamps: bool) -> RuleSet:
-    return build_rules(SPECIAL, space_ids=[32], suppressed=[33], timestamps=timestamps, max_initial_timestamp_index=20)
+    return RuleSet(SPECIAL, space_ids=[32], suppressed=[33], timestamps=timestamps, max_initial_timestamp_index=20)
 
 
 def believed(engine: Told, rules: RuleSet, sure: float, tau: float, **options: Any) -> WindowResult:

@@ -17,7 +17,7 @@ from specedge.errors import UsageError
 from specedge.runtime.decoding.accept import AcceptanceRule, Exact
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, TargetModel, WindowContext
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine.heads import HeadsPass
@@ -86,7 +86,7 @@ class Noise(Guessing):
 
 
 def options(engine: HashEngine, **more: Any) -> DecodeOptions:
-    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[5], timestamps=False, max_initial_timestamp_index=50)
+    rules = RuleSet(SPECIAL, space_ids=[32], suppressed=[5], timestamps=False, max_initial_timestamp_index=50)
     return DecodeOptions(rules=rules, n_text_ctx=engine.n_text_ctx, window_key=3, **more)
 
 

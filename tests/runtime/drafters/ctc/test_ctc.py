@@ -16,7 +16,7 @@ from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, Guard, WindowContext
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.ctc.drafter import CtcDrafter
 from specedge.runtime.drafters.ctc.head import Posteriors
@@ -176,7 +176,7 @@ def test_after_close_nothing_is_drafted() -> None:
 
 
 def decoded(seed: int, drafter: Any, *, timed: bool, temperature: float) -> WindowResult:
-    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[], timestamps=timed, max_initial_timestamp_index=50)
+    rules = RuleSet(SPECIAL, space_ids=[32], suppressed=[], timestamps=timed, max_initial_timestamp_index=50)
     engine = HashEngine(SPECIAL, seed=seed, n_text_ctx=60, timestamp_bias=0.5 * timed)
     options = DecodeOptions(rules=rules, n_text_ctx=60, n_sample=30, temperature=temperature, seed=seed)
     window = Window(np.zeros((4, 2), np.float32))
