@@ -65,7 +65,7 @@ class DraftModelDrafter(Drafter):
         draws: bool = False,
         student: Any = None,
     ) -> None:
-        self._model: DraftModel | None = model
+        self._model = model
         self.translation, self._cost = translation, cost
         self._lookaheads = (new_lookahead(), new_lookahead())
         self._lookahead = self._lookaheads[0]
@@ -82,11 +82,10 @@ class DraftModelDrafter(Drafter):
         self._signs: list[NDArray[np.float32]] = []
         self._n_sampled = 0
         self._was_empty = waits  # the last window; before the first one nobody knows
-        self._owns = True  # the translation
 
     @property
-    def model(self) -> DraftModel | None:
-        """The draft model, None after `close`. A reference to it keeps it loaded for the next drafter."""
+    def model(self) -> DraftModel:
+        """The draft model. A reference to it keeps it loaded for the next drafter."""
         return self._model
 
     @property
@@ -102,7 +101,7 @@ class DraftModelDrafter(Drafter):
     def another(self) -> DraftModelDrafter:
         """One that shares the draft model and all that is learned; each text has passes of its own in it."""
         twin = copy.copy(self)
-        twin._text, twin._heard, twin._owns = None, None, False
+        twin._text, twin._heard = None, None
         twin._confidences, twin._signs = [], []
         twin.student = None if self.student is None else self.student.another()
         return twin
@@ -115,8 +114,6 @@ class DraftModelDrafter(Drafter):
     def begin(self, window: WindowContext) -> None:
         """Translate the prompt; another attempt at the same window keeps what was heard."""
         self._window = None
-        if self._model is None:
-            return
         if self._heard is not window.features:
             self._forget()
         if self.student is not None:
@@ -127,10 +124,9 @@ class DraftModelDrafter(Drafter):
         prompt = self._fitting(self.translation.prompt(window.prompt), window)
         if prompt is None:
             if not self._has_warned:
-                name = self._model.bundle.manifest.name
                 log.warning(
                     "the draft %s does not know the language or task of every window; those are decoded without drafts",
-                    name,
+                    self._model.bundle.manifest.name,
                 )
             self._has_warned = True
             return
@@ -139,10 +135,10 @@ class DraftModelDrafter(Drafter):
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return what the draft says next, as far as that is expected to pay."""
-        window, model = self._window, self._model
+        window = self._window
         self._confidences, self._signs = [], []
         self._n_sampled = len(context.sampled)
-        if window is None or model is None:
+        if window is None:
             return NO_GUESS
         is_silent = self._was_empty and self._text is None and not window.has_text(context.sampled)
         limit = 0 if is_silent else min(self._lookahead.limit(), budget)
@@ -151,12 +147,12 @@ class DraftModelDrafter(Drafter):
             before, word = self.translation.before_word(context.sampled)
             if self.student is not None:
                 self.student.draft(self.translation.text(context.sampled))
-            with model.working_for(self._canceller):
+            with self._model.working_for(self._canceller):
                 reader = self.translation.reader(word, is_start=not before)
-                self._draft(model, window, before, reader, limit)
+                self._draft(window, before, reader, limit)
                 if reader.differs:  # the target has another word: the draft goes on behind it
                     reader = self.translation.reader()
-                    self._draft(model, window, self.translation.text(context.sampled), reader, limit)
+                    self._draft(window, self.translation.text(context.sampled), reader, limit)
         limit = self._lookahead.worth(reader.confidences[:limit])
         tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
         self._signs = self._of_tokens(reader)[:limit]
@@ -176,7 +172,7 @@ class DraftModelDrafter(Drafter):
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Let the draft, its lookahead and its translation learn; only a kept text teaches the draft anything."""
-        if self.student is not None and self._model is not None:
+        if self.student is not None:
             with self._model.working_for(self._canceller):
                 self.student.end(tokens, self._lookahead.train)
         self._was_empty = self._window is None or not self._window.has_text(tokens)
@@ -186,24 +182,19 @@ class DraftModelDrafter(Drafter):
             self._expect(self.translation.text(tokens))
 
     def close(self) -> None:
-        """Let the draft model go; from then on there are no drafts."""
+        """Give back what was heard: nothing more is drafted in this window."""
         self._forget()
-        if self._model is not None:
-            self._model, self._window = None, None
-            if self._owns:
-                self.translation.close()
+        self._window = None
 
-    def _draft(
-        self, model: DraftModel, window: WindowContext, sampled: Sequence[int], reader: Reader, limit: int
-    ) -> None:
+    def _draft(self, window: WindowContext, sampled: Sequence[int], reader: Reader, limit: int) -> None:
         """Let the draft speak into `reader` until it has said `limit` tokens of the target's, or stops."""
         ids = [*self._prompt, *sampled]
-        manifest = model.bundle.manifest
+        manifest = self._model.bundle.manifest
         rules = self._rules[manifest.tokens.asks_times(self._prompt)]
         n_room = manifest.dims.n_text_ctx
         while len(reader.tokens) < limit and len(ids) <= n_room and reader.n_read < limit + _MORE_STEPS:
             is_first = self._text is None
-            text = self._hear(model, window)
+            text = self._hear(window)
             started = time.perf_counter()
             logits = text.follow(ids)
             rules.apply(logits, ids[len(self._prompt) :])
@@ -232,30 +223,29 @@ class DraftModelDrafter(Drafter):
         """The signs of each of the target's tokens, where there are any."""
         return [self._signs[origin] for origin in reader.origins] if self._lookahead.wants_signs else []
 
-    def _hear(self, model: DraftModel, window: WindowContext) -> DraftText:
+    def _hear(self, window: WindowContext) -> DraftText:
         if self._text is None:
-            features = model.hear(window.features, self._target_encoder, window.mel)
+            features = self._model.hear(window.features, self._target_encoder, window.mel)
             student = self.student
             factors = None if student is None else student.course.factors
             gives_hidden = student is not None or self._lookahead.wants_signs
-            self._text = DraftText(model, features, factors, gives_hidden=gives_hidden)
+            self._text = DraftText(self._model, features, factors, gives_hidden=gives_hidden)
             self._heard = window.features
         return self._text
 
     def _expect(self, ids: Sequence[int]) -> None:
-        if self._model is not None:
-            with self._model.working_for(self._canceller):
-                self._model.add_to_shortlist(ids)
+        with self._model.working_for(self._canceller):
+            self._model.add_to_shortlist(ids)
 
     def _forget(self) -> None:
-        if self._text is not None and self._model is not None:
+        if self._text is not None:
             with self._model.working_for(self._canceller):
                 self._text.release()
         self._text, self._heard = None, None
 
     def _fitting(self, prompt: list[int] | None, window: WindowContext) -> list[int] | None:
         """`prompt` as the draft's context has room for it: the oldest text goes first."""
-        if prompt is None or self._model is None:
+        if prompt is None:
             return None
         manifest = self._model.bundle.manifest
         if manifest.kind == SPEECH:  # no text so far is told

@@ -101,9 +101,6 @@ class Translation(ABC):
     def end(self, tokens: Sequence[int]) -> None:  # noqa: B027
         """A window's text was kept."""
 
-    def close(self) -> None:  # noqa: B027
-        """Write down what is to be kept, and let it go."""
-
 
 @dataclass(kw_only=True)
 class _IdReader(Reader):

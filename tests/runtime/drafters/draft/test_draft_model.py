@@ -134,8 +134,6 @@ def test_a_closed_drafter_drafts_nothing() -> None:
     drafter.close()
     drafter.close()
     assert proposed(drafter, prompt, []) == []
-    begun(drafter, "plain", prompt)
-    assert proposed(drafter, prompt, []) == []
 
 
 def test_one_draft_serves_several_targets_in_several_threads() -> None:
