@@ -190,11 +190,6 @@ class Drafter:
         return ""
 
     @property
-    def is_empty(self) -> bool:
-        """Whether the drafter never proposes anything: decoding with it is plain decoding."""
-        return False
-
-    @property
     def rests(self) -> bool:
         """Whether the drafter wants to be neither asked nor told anything more until the next window."""
         return False
@@ -272,14 +267,9 @@ class Drafter:
 
 
 class EmptyDrafter(Drafter):
-    """Proposes nothing: decoding with it is plain decoding."""
+    """Proposes nothing: decoding with it is plain decoding. A subclass may propose something."""
 
     name = "none"
-
-    @property
-    def is_empty(self) -> bool:
-        """True, but for a subclass, which may propose something."""
-        return type(self) is EmptyDrafter
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return no guess."""
@@ -360,8 +350,7 @@ Need = Literal["has_heads", "listens", "reads_hidden", "wants_rows"]
 class Guard:
     """Stands between one drafter and the decode loop, for as long as the drafter lives (usually a file).
 
-    `error` is None, or one line saying why the drafter was dropped; `is_empty` says that the drafter never proposes
-    anything.
+    error: None, or one line saying why the drafter was dropped; is_empty: whether it is the one that proposes nothing.
     """
 
     def __init__(self, drafter: Drafter | None = None) -> None:
@@ -372,7 +361,7 @@ class Guard:
         self._draft = NO_DRAFT  # the last one, until the drafter is told what became of it
         kind = type(self.drafter)
         self.name: str = self._call(lambda: str(self.drafter.name) or kind.__name__, kind.__name__)
-        self.is_empty = self._call(lambda: self.drafter.is_empty is True, True)
+        self.is_empty = kind is EmptyDrafter
         self._learned_before = self._call(lambda: self.drafter.learning, None)
 
     @property

@@ -16,7 +16,7 @@ from support import exported
 SOUND = np.random.default_rng(5).standard_normal(16_000 * 5).astype(np.float32) * 0.1
 OPTIONS: dict[str, Any] = {"language": "en", "temperature": 0.0, "no_speech_threshold": None}
 PROPERTIES = (
-    *("name", "is_empty", "reads_hidden", "listens", "learning", "rests", "wants_rows", "choice", "sources"),
+    *("name", "reads_hidden", "listens", "learning", "rests", "wants_rows", "choice", "sources"),
     *("guess", "model"),
 )
 
