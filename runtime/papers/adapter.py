@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,23 +64,13 @@ class AdapterOptions:
     seed: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """n places of a text, each with the same number of slots for tokens, the first of which is what the target said.
+Batch = Mapping[str, NDArray[Any]]
+"""n places of a text, each with the same number of slots for tokens, the first of which is what the target said.
 
-    hidden f32 [n, n_state]: the draft's row, unchanged; vectors f32 [n, n_slots, n_state]: of the slots' tokens;
-    used bool [n, n_slots]: slots that hold a token; rest f32 [n]: log of the summed exponentials of the draft's other
-    logits; logp f32 [n, n_slots], logp_rest f32 [n]: the target's; direct bool [n]: where the target's distribution
-    is known.
-    """
-
-    hidden: Floats
-    vectors: Floats
-    used: NDArray[np.bool_]
-    rest: Floats
-    logp: Floats
-    logp_rest: Floats
-    direct: NDArray[np.bool_]
+hidden f32 [n, n_state]: the draft's row, unchanged; vectors f32 [n, n_slots, n_state]: of the slots' tokens; used bool
+[n, n_slots]: slots that hold a token; rest f32 [n]: log of the summed exponentials of the draft's other logits; logp
+f32 [n, n_slots], logp_rest f32 [n]: the target's; direct bool [n]: where the target's distribution is known.
+"""
 
 
 class Adapter:
@@ -105,37 +96,38 @@ class Adapter:
             mine[...] = served[...] = first
         self._adam.reset()
 
-    def step(self, batch: Batch) -> float:
-        """One update on a batch of one place or more; the loss before it."""
-        loss, gradients = self.loss(batch)
+    def step(self, batch: Batch) -> None:
+        """One update on a batch of one place or more."""
+        _, gradients = self.loss(batch)
         if self._adam.step(gradients):
             self._bound()
             keep = np.float32(self.options.average)
             for mine, served in zip(self.trained.values(), self.factors, strict=True):
                 served *= keep
                 served += (1 - keep) * mine
-        return loss
 
     def loss(self, batch: Batch) -> tuple[float, dict[str, Floats]]:
         """The mean loss of the trained factors, and its gradients."""
         a, b = self.trained["a"], self.trained["b"]
-        narrow = batch.hidden @ a
-        rows = batch.hidden + narrow @ b
-        logits = np.where(batch.used, np.matmul(batch.vectors, rows[:, :, None])[:, :, 0], -np.inf)
-        peak = np.maximum(logits.max(axis=1), batch.rest)
-        whole = peak + np.log(np.exp(logits - peak[:, None]).sum(axis=1) + np.exp(batch.rest - peak))
-        logq, logq_rest = logits - whole[:, None], batch.rest - whole
+        names = ("hidden", "vectors", "used", "rest", "direct")
+        hidden, vectors, used, rest, direct = (batch[name] for name in names)
+        narrow = hidden @ a
+        rows = hidden + narrow @ b
+        logits = np.where(used, np.matmul(vectors, rows[:, :, None])[:, :, 0], -np.inf)
+        peak = np.maximum(logits.max(axis=1), rest)
+        whole = peak + np.log(np.exp(logits - peak[:, None]).sum(axis=1) + np.exp(rest - peak))
+        logq, logq_rest = logits - whole[:, None], rest - whole
         q = np.exp(logq)
-        apart = np.where(batch.used, logq - batch.logp, 0)
-        divergence = (q * apart).sum(axis=1) + np.exp(logq_rest) * (logq_rest - batch.logp_rest)
+        apart = np.where(used, logq - batch["logp"], 0)
+        divergence = (q * apart).sum(axis=1) + np.exp(logq_rest) * (logq_rest - batch["logp_rest"])
         spelt = -logq[:, 0]
-        weight = np.where(batch.direct, 1, self.options.ngram_weight).astype(np.float32) / len(q)
+        weight = np.where(direct, 1, self.options.ngram_weight).astype(np.float32) / len(q)
         by_spelling = q.copy()
         by_spelling[:, 0] -= 1
-        by_logit = np.where(batch.direct[:, None], q * (apart - divergence[:, None]), by_spelling) * weight[:, None]
-        by_row = np.matmul(by_logit[:, None, :].astype(np.float32), batch.vectors)[:, 0, :]
-        loss = float((np.where(batch.direct, divergence, spelt) * weight).sum())
-        return loss, {"a": batch.hidden.T @ (by_row @ b.T), "b": narrow.T @ by_row}
+        by_logit = np.where(direct[:, None], q * (apart - divergence[:, None]), by_spelling) * weight[:, None]
+        by_row = np.matmul(by_logit[:, None, :].astype(np.float32), vectors)[:, 0, :]
+        loss = float((np.where(direct, divergence, spelt) * weight).sum())
+        return loss, {"a": hidden.T @ (by_row @ b.T), "b": narrow.T @ by_row}
 
     def _bound(self) -> None:
         """Keep A B, by its Frobenius norm, from outweighing the row that it changes many times over."""

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +50,9 @@ class Likeliest:
     rest: float
 
 
-def likeliest(row: Floats, n: int, peak: float | None = None) -> Likeliest:
-    """Return at most `n` likeliest tokens of a filtered row f32 [n_vocab]; `peak` is its largest logit, if known."""
-    peak = float(row.max()) if peak is None else peak
+def likeliest(row: Floats, n: int) -> Likeliest:
+    """Return at most `n` likeliest tokens of a filtered row f32 [n_vocab]."""
+    peak = float(row.max())
     near = np.flatnonzero(row > peak - _FARTHEST)
     logits = row[near]
     weights = np.exp(logits - np.float32(peak))
@@ -80,25 +80,32 @@ class Lesson:
     whole: float
     target: Likeliest | None
 
-    def slots(self) -> Ids:
+    def slots(self) -> list[int]:
         """The tokens that are looked at, each once, the label first."""
         theirs = () if self.target is None else self.target.ids.tolist()
-        found = dict.fromkeys((self.label, *theirs[:_N_TARGET], *self.mine.tolist()))
-        return np.array(list(found)[:N_SLOTS], np.int64)
+        return list(dict.fromkeys((self.label, *theirs[:_N_TARGET], *self.mine.tolist())))[:N_SLOTS]
+
+    def write(self, row: np.void) -> None:
+        """Write all but `rest` into an empty row of a `LessonBook`."""
+        ids = self.slots()
+        row["hidden"], row["direct"] = self.hidden, self.target is not None
+        row["ids"][: len(ids)], row["used"][: len(ids)] = ids, True
+        if self.target is not None:
+            known = dict(zip(self.target.ids.tolist(), self.target.logp.tolist(), strict=True))
+            floor = max(known.values(), default=0.0) - _FARTHEST
+            row["logp"][: len(ids)] = [max(known.get(id_, floor), floor) for id_ in ids]
+            row["logp_rest"] = max(self.target.rest, floor)
 
 
-@dataclass
-class _Draft:
-    before: Sequence[int]  # the draft's ids of the text so far
-    said: list[int] = field(default_factory=list)
-    steps: list[tuple[Floats, Ids, float]] = field(default_factory=list)
+_Step = tuple[int, Floats, Ids, float]
+"""What the draft said, its row, its likeliest tokens, and the logsumexp of all its logits."""
 
 
 class Notes:
     """The notes of one window. Calls come in the order draft, step (any number), verdict, and again."""
 
     def __init__(self) -> None:
-        self._drafts: list[_Draft] = []
+        self._drafts: list[tuple[Sequence[int], list[_Step]]] = []  # each behind a text in the draft's ids
         self._open: list[tuple[int, Floats, Floats]] = []  # steps of the last draft, until its verdict is known
         self._targets: dict[int, Likeliest] = {}
         self._is_ended = False
@@ -106,11 +113,10 @@ class Notes:
     def draft(self, before: Sequence[int]) -> None:
         """A draft begins behind a text, which is `before` in the draft's ids."""
         self._look(before)
-        self._drafts.append(_Draft(before))
+        self._drafts.append((before, []))
 
     def step(self, token: int, logits: Floats, hidden: Floats) -> None:
         """The draft says `token`, by filtered logits f32 [n_vocab] and a hidden row f32 [n_state]; both are copied."""
-        self._drafts[-1].said.append(token)
         self._open.append((token, logits.copy(), hidden.copy()))
 
     def verdict(self, n_sampled: int, rows: Sequence[Floats], *, ended: bool) -> None:
@@ -129,17 +135,14 @@ class Notes:
             ids, places = [*ids, eot[1]], [*places, len(tokens)]
         self._look(ids)
         found = []
-        for draft in self._drafts:
-            start = len(draft.before)
-            if ids[:start] != list(draft.before):
+        for before, steps in self._drafts:
+            start = len(before)
+            if ids[:start] != list(before):
                 continue
-            for i, (hidden, mine, whole) in enumerate(draft.steps):
-                if start + i >= len(ids):
-                    break
-                label = ids[start + i]
-                target = self._comparable(places[start + i], translation)
-                found.append(Lesson(hidden, label, draft.said[i], mine, whole, target))
-                if draft.said[i] != label:
+            for step, label, place in zip(steps, ids[start:], places[start:], strict=False):
+                said, hidden, mine, whole = step
+                found.append(Lesson(hidden, label, said, mine, whole, self._comparable(place, translation)))
+                if said != label:
                     break
         return found
 
@@ -147,15 +150,12 @@ class Notes:
         """Look at the steps of the last draft up to its first wrong one, now that the text is `ids`."""
         if not self._open:
             return
-        draft = self._drafts[-1]
-        pairs = zip(draft.said, ids[len(draft.before) :], strict=False)
-        n_right = next((i for i, (said, right) in enumerate(pairs) if said != right), len(draft.said))
+        before, steps = self._drafts[-1]
+        pairs = zip((token for token, _, _ in self._open), ids[len(before) :], strict=False)
+        n_right = next((i for i, (said, right) in enumerate(pairs) if said != right), len(self._open))
         for token, logits, hidden in self._open[: n_right + 1]:
-            peak = whole = float(logits[token])
-            if math.isfinite(peak):
-                whole += math.log(float(np.exp(logits - np.float32(peak)).sum(dtype=np.float64)))
-            near = likeliest(logits, _N_DRAFT, peak)
-            draft.steps.append((hidden, near.ids, whole))
+            near = likeliest(logits, _N_DRAFT)
+            steps.append((token, hidden, near.ids, float(logits[token] - near.logp.max())))
         self._open.clear()
 
     def _comparable(self, place: int, translation: Translation) -> Likeliest | None:
@@ -170,7 +170,7 @@ class Notes:
 
 
 class LessonBook:
-    """The latest lessons within `budget_bytes`: `rows`, whose fields are those of an `adapter.Batch`."""
+    """The latest lessons within `budget_bytes`: `rows`, with the columns of an `adapter.Batch` but its vectors."""
 
     def __init__(self, n_state: int, budget_bytes: int) -> None:
         slots = [("ids", "i4", N_SLOTS), ("logp", "f4", N_SLOTS), ("used", "?", N_SLOTS)]
@@ -181,19 +181,10 @@ class LessonBook:
     def __len__(self) -> int:
         return min(self.n_taken, len(self.rows))
 
-    def put(self, lesson: Lesson, ids: Ids, rest: float) -> None:
-        """Put a lesson with its `slots` in the place of the oldest; rest: logsumexp of the draft's other logits."""
-        row, n = self.rows[self.n_taken % len(self.rows)], len(ids)
-        self.n_taken += 1
-        row["hidden"], row["rest"], row["direct"] = lesson.hidden, rest, lesson.target is not None
-        row["ids"], row["used"] = 0, False
-        row["ids"][:n], row["used"][:n] = ids, True
-        if lesson.target is None:
-            return
-        known = dict(zip(lesson.target.ids.tolist(), lesson.target.logp.tolist(), strict=True))
-        floor = max(known.values(), default=0.0) - _FARTHEST
-        row["logp"][:n] = [max(known.get(id_, floor), floor) for id_ in ids.tolist()]
-        row["logp_rest"] = max(lesson.target.rest, floor)
+    def put(self, rows: NDArray[np.void]) -> None:
+        """Put rows in the places of the oldest."""
+        self.rows[(self.n_taken + np.arange(len(rows))) % len(self.rows)] = rows
+        self.n_taken += len(rows)
 
 
 Vectors = Callable[[NDArray[np.int64]], Floats]
@@ -238,8 +229,7 @@ class Course:
         self.counted = Learning()
         self._vectors = vectors
         self._rng = np.random.default_rng(self.options.adapter.seed)
-        self._windows_s = self._step_s = 0.0
-        self._n_updates = 0
+        self._windows_s = 0.0
         self._n_judged = self._came = self._would = 0.0
         self._serves = True
         self._neutral = (self.adapter.factors[0].copy(), np.zeros_like(self.adapter.factors[1]))
@@ -270,22 +260,20 @@ class Course:
         """Judge lessons and keep them; roll back where they show that learning does harm."""
         if not lessons:
             return
-        ids = np.zeros((len(lessons), N_SLOTS), np.int64)
-        used = np.zeros(ids.shape, np.bool_)
-        for i, lesson in enumerate(lessons):
-            slots = lesson.slots()
-            ids[i, : len(slots)], used[i, : len(slots)] = slots, True
-        vectors = self._vectors_of(ids)
-        hidden: Floats = np.stack([lesson.hidden for lesson in lessons])
+        rows = np.zeros(len(lessons), self.book.rows.dtype)
+        for row, lesson in zip(rows, lessons, strict=True):
+            lesson.write(row)
+        vectors, used = self._vectors_of(rows["ids"]), rows["used"]
+        hidden: Floats = np.ascontiguousarray(rows["hidden"])
         a, b = self.adapter.factors
         learned: Floats = (hidden + (hidden @ a) @ b).astype(np.float32)
         said, other = (learned, hidden) if self._serves else (hidden, learned)
         served, would = _logits(vectors, said, used), _logits(vectors, other, used)
-        for i, lesson in enumerate(lessons):
-            # As the passes have it, no logit is above the whole; here rows are not rounded to int8.
-            inside = float(np.exp(np.minimum(served[i] - lesson.whole, 0)).sum())
-            rest = lesson.whole + float(np.log(max(1 - inside, _LEAST)))
-            self.book.put(lesson, ids[i][used[i]], rest)
+        # As the passes have it, no logit is above the whole; here rows are not rounded to int8.
+        whole = np.array([lesson.whole for lesson in lessons], np.float32)
+        inside = np.exp(np.minimum(served - whole[:, None], 0)).sum(axis=1)
+        rows["rest"] = whole + np.log(np.maximum(1 - inside, _LEAST))
+        self.book.put(rows)
         self._wrong.update(lesson.said for lesson in lessons if lesson.said != lesson.label)
         if not self.adapter.is_neutral:
             came = np.array([lesson.said == lesson.label for lesson in lessons])
@@ -293,26 +281,19 @@ class Course:
         if len(self._wrong) > _N_WRONG:
             self._wrong = Counter(dict(self._wrong.most_common(_N_WRONG // 2)))
 
-    def train(self, window_s: float, each: Callable[[], None] | None = None) -> int:
-        """Train as often as the share of the time so far allows, after a window of `window_s`. Returns the number of
-        updates; `each` is called after every one."""
+    def train(self, window_s: float) -> int:
+        """Train until the share of the time so far is used up, after a window of `window_s`. Returns the number of
+        updates."""
         self._windows_s += window_s
-        n_updates = 0
-        while n_updates < self.options.most_updates and len(self.book) >= self.options.batch:
-            if self.counted.seconds + self._step_s > self.options.share * self._windows_s:
-                break
-            if (self._n_updates + 1) * self.options.batch > self.options.reuse * self.book.n_taken:
+        options, before = self.options, self.counted.updates
+        while self.counted.updates < before + options.most_updates and len(self.book) >= options.batch:
+            is_learned = (self.counted.updates + 1) * options.batch > options.reuse * self.book.n_taken
+            if is_learned or self.counted.seconds >= options.share * self._windows_s:
                 break
             started = self.clock()
             self.adapter.step(self._batch())
-            if each is not None:
-                each()
-            seconds = self.clock() - started
-            self._n_updates += 1
-            self._step_s += (seconds - self._step_s) * (0.2 if self._step_s else 1.0)
-            self.counted = self.counted.plus(Learning(updates=1, seconds=seconds))
-            n_updates += 1
-        return n_updates
+            self.counted = self.counted.plus(Learning(updates=1, seconds=self.clock() - started))
+        return self.counted.updates - before
 
     def _beats_rivals(self, lessons: Sequence[Lesson], hidden: Floats, right: Floats) -> NDArray[np.bool_]:
         """Whether rows prefer each lesson's label, of logit f32 [n], to all that is said wrongly."""
@@ -328,15 +309,11 @@ class Course:
         book = self.book
         ages = self._rng.exponential(self.options.recent, self.options.batch).astype(np.int64) % len(book)
         rows = book.rows[(book.n_taken - 1 - ages) % len(book.rows)]
-        names = ("hidden", "used", "rest", "logp", "logp_rest", "direct")
-        return Batch(
-            vectors=self._vectors_of(rows["ids"].astype(np.int64)),
-            **{name: rows[name] for name in names},
-        )
+        return {"vectors": self._vectors_of(rows["ids"]), **{name: rows[name] for name in rows.dtype.names or ()}}
 
-    def _vectors_of(self, ids: Ids) -> Floats:
+    def _vectors_of(self, ids: NDArray[np.int32]) -> Floats:
         """Of tokens [n, N_SLOTS]: f32 [n, N_SLOTS, n_state]."""
-        return self._vectors(ids.reshape(-1)).reshape(*ids.shape, -1)
+        return self._vectors(ids.astype(np.int64).reshape(-1)).reshape(*ids.shape, -1)
 
     def _judge(self, came: NDArray[np.bool_], would: NDArray[np.bool_]) -> None:
         for is_right, was_right in zip(came.tolist(), would.tolist(), strict=True):
@@ -358,14 +335,11 @@ def _logits(vectors: Floats, rows: Floats, used: NDArray[np.bool_]) -> Floats:
     return np.where(used, found, np.float32(-np.inf))
 
 
-_LONGEST = 5.0  # times what a window's decoding took: more between two windows is a wait
-
-
 class Student:
     """One drafter's part in a course. Texts that were sampled or thrown away teach nothing.
 
-    A window's time is that since the one before it, so its encoder counts, but no long wait for audio. Time that notes
-    take counts as time of learning; where there is too little of it, windows go by without notes.
+    A window's time is that of its decoding. Time that notes take counts as time of learning; where there is too little
+    of it, windows go by without notes.
 
     eot: ids of the target's end of text and the draft's.
     """
@@ -375,7 +349,6 @@ class Student:
         self._translation, self._eot = translation, eot
         self._notes: Notes | None = None
         self._began_at: float | None = None
-        self._ended_at = -math.inf
         self._noting_s = 0.0
 
     def another(self) -> Student:
@@ -389,39 +362,35 @@ class Student:
         self._began_at = self.course.clock()
 
     def draft(self, before: Sequence[int]) -> None:
-        if self._notes is not None:
-            self._notes.draft(before)
+        self._note(lambda notes: notes.draft(before))
 
     def step(self, token: int, logits: Floats, hidden: Floats) -> None:
-        if self._notes is not None:
-            started = self.course.clock()
-            self._notes.step(token, logits, hidden)
-            self._noting_s += self.course.clock() - started
+        self._note(lambda notes: notes.step(token, logits, hidden))
 
     def observe(self, verdict: Verdict, n_sampled: int) -> None:
         """What the target said behind `n_sampled` tokens."""
+        ended = verdict.finished and verdict.token == self._eot[0]
+        self._note(lambda notes: notes.verdict(n_sampled, verdict.rows, ended=ended))
+
+    def _note(self, take: Callable[[Notes], None]) -> None:
         if self._notes is not None:
             started = self.course.clock()
-            ended = verdict.finished and verdict.token == self._eot[0]
-            self._notes.verdict(n_sampled, verdict.rows, ended=ended)
+            take(self._notes)
             self._noting_s += self.course.clock() - started
 
-    def end(self, tokens: Sequence[int], each: Callable[[], None] | None = None) -> None:
-        """The window's text is `tokens`, () if it was thrown away. `each` is called after every update."""
+    def end(self, tokens: Sequence[int]) -> int:
+        """The window's text is `tokens`, () if it was thrown away. Returns the number of updates."""
         if self._began_at is None:
-            return
-        notes, self._notes = self._notes, None
-        course = self.course
+            return 0
+        course, notes, began_at = self.course, self._notes, self._began_at
+        self._notes = self._began_at = None
         started = course.clock()
-        decoding_s = started - self._began_at
-        window_s, self._began_at = min(started - self._ended_at, _LONGEST * decoding_s), None
         with course.lock:
             if notes is not None and tokens:
                 course.take(notes.lessons(tokens, self._eot, self._translation))
             course.spent(self._noting_s + course.clock() - started)
             self._noting_s = 0.0
-            course.train(window_s, each)
-        self._ended_at = course.clock()
+            return course.train(started - began_at)
 
 
 def student(model: DraftModel, target: Bundle, translation: Translation) -> Student:

@@ -174,7 +174,8 @@ class DraftModelDrafter(Drafter):
         """Let the draft, its lookahead and its translation learn; only a kept text teaches the draft anything."""
         if self.student is not None:
             with self._model.working_for(self._canceller):
-                self.student.end(tokens, self._lookahead.train)
+                for _ in range(self.student.end(tokens)):
+                    self._lookahead.train()
         self._was_empty = self._window is None or not self._window.has_text(tokens)
         self._lookahead.end()
         if tokens:

@@ -18,7 +18,7 @@ def made(direct: bool | None, n: int = 4, seed: int = 0) -> Batch:
     shares = np.where(used, rng.random((n, N_SLOTS)), 0)
     rest = 0.1 * np.ones(n)
     whole = shares.sum(axis=1) + rest
-    return Batch(
+    return dict(
         hidden=rng.standard_normal((n, N_STATE)),
         vectors=rng.standard_normal((n, N_SLOTS, N_STATE)),
         used=used,
@@ -52,6 +52,6 @@ def test_gradients_are_those_of_the_loss(direct: bool | None, weight: float) -> 
 def test_a_batch_that_is_no_numbers_changes_nothing() -> None:
     adapter = Adapter(N_STATE, AdapterOptions(rank=2))
     batch = made(True)
-    batch.hidden[0, 0] = np.nan
+    batch["hidden"][0, 0] = np.nan
     adapter.step(batch)
     assert adapter.is_neutral and not adapter.trained["b"].any()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,8 +130,9 @@ def test_a_book_keeps_to_its_budget(n_state: int, budget: int) -> None:
     book = LessonBook(n_state, budget)
     assert book.rows.nbytes <= max(budget, 4 * n_state + 400)
     assert book.rows.nbytes < 16 << 20
-    blank = Lesson(np.ones(n_state, np.float32), 3, 3, np.arange(4), 1.0, None)
     n = len(book.rows)
     for i in range(n + 3):
-        book.put(replace(blank, hidden=np.full(n_state, i, np.float32)), blank.slots(), 0.5)
+        row = np.zeros(1, book.rows.dtype)
+        row["hidden"] = i
+        book.put(row)
     assert len(book) == n and book.rows["hidden"][2 % n, 0] == n + 2

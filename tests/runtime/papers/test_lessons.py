@@ -50,7 +50,7 @@ def test_places_are_those_behind_a_right_beginning() -> None:
     assert [lesson.hidden[0] for lesson in found] == [0, 1, 2, 3, 5]
     for lesson in found:
         assert lesson.target is not None and lesson.target.ids[0] == lesson.label or lesson.label == 11
-        slots = lesson.slots().tolist()
+        slots = lesson.slots()
         assert slots[0] == lesson.label and len(set(slots)) == len(slots) <= N_SLOTS
         assert lesson.whole == pytest.approx(math.log(math.exp(5) + N - 2), abs=1e-4)
 

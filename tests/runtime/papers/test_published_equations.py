@@ -75,7 +75,7 @@ def one_place(*, direct: bool, n: int = 1) -> Batch:
     h = ln 3 in one dimension, the token's vector is 1, the summed exponentials of all others are 1.
     """
     half = np.full((n, 1), math.log(0.5), np.float32)
-    return Batch(
+    return dict(
         hidden=np.full((n, 1), math.log(3), np.float32),
         vectors=np.ones((n, 1, 1), np.float32),
         used=np.ones((n, 1), np.bool_),
@@ -118,7 +118,7 @@ def test_a_token_of_several_is_learned_by_a_fifth_of_its_likelihood() -> None:
 def test_both_parts_are_added_over_the_places() -> None:
     """OmniDraft, L = L_DM + lambda L_N-gram: the mean over two places, (0.130812 + 0.057536) / 2 = 0.094174."""
     both = one_place(direct=True, n=2)
-    both.direct[1] = False
+    both["direct"][1] = False
     assert adapter().loss(both)[0] == pytest.approx(0.094174, abs=1e-5)
 
 
