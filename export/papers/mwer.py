@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specedge.errors import UsageError
+from specedge.runtime.decoding.drafter import Guard
 from specedge.runtime.decoding.passes import alone
-from specedge.runtime.papers.grouped_beam import BeamOptions, Emitted, Guess, groups
+from specedge.runtime.decoding.window import Window
+from specedge.runtime.papers.grouped_beam import Emitted, Groups, Guess
 from specedge.runtime.text.words import edit_distance
 
 from ..checkpoint import open_checkpoint, open_heads
@@ -87,27 +89,26 @@ def nbest_of(
     target: Target, samples: F32, source: int, net: HeadNet, tokens: Sequence[int], plan: MwerPlan
 ) -> NBest | None:
     """The list of a window, which is number `source`; None where the target is not sure of its own text."""
-    manifest, special, engine = target.manifest, target.manifest.tokens, target.engine
-    rules = target.options().rules
+    engine = target.engine
     heard = target.encode(samples)
     recorder = RowRecorder()
     prompt, own = target.say(heard, target.language_of(heard), recorder=recorder)
     if recorder.rows is None or not target.is_sure(own):
         return None
-    limit = min(manifest.dims.n_text_ctx // 2, manifest.dims.n_text_ctx + 1 - len(prompt))
-    search = BeamOptions(beam_size=plan.beam_size, tau=plan.tau, limit=limit, useless=rules.forbidden | {special.eot})
-    guess = guesses_of(net, tokens, heard.hidden)
+    options = replace(target.options(), beam_size=plan.beam_size)
+    window = Window(engine, heard, tuple(prompt), options, Guard(), 1)
+    search = Groups(window, guesses_of(net, tokens, heard.hidden), plan.tau)
     state = engine.start(heard, keeps_hidden=True)
     try:
         row = engine.forward(state, prompt, [len(prompt) - 1])[0]
         engine.commit(state, len(prompt))
-        found = alone(engine, groups(engine, state, row, rules, guess, search, lambda *_: None))
+        found = alone(engine, search.run(state, row))
     finally:
         engine.release(state)
     words = _words(target, own.tokens)
     return NBest(
         hypotheses=tuple((one, edit_distance(words, _words(target, one.tokens))) for one in found),
-        ids=(*prompt, *own.tokens, special.eot),
+        ids=(*prompt, *own.tokens, target.manifest.tokens.eot),
         n_prompt=len(prompt),
         hidden=recorder.rows.astype(np.float16),
         features=whole_window(heard).astype(np.float16),

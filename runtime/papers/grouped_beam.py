@@ -1,11 +1,11 @@
 """Beams that advance by several tokens, by heads that nobody verifies.
 
-`groups` advances hypotheses by several tokens (Raj et al., section III-A, threshold of eq. 10). It is lossy: a
+`Groups` advances hypotheses by several tokens (Raj et al., section III-A, threshold of eq. 10). It is lossy: a
 hypothesis goes on by each of the model's likeliest tokens and, behind the likeliest, by as many heads as are sure by
 `tau` or more, which nobody verifies. Hypotheses of one length are a group and run together; a token counts with the
 log-probability of whoever gave it (eq. 12). The paper leaves open what this module decides: heads continue the
 likeliest token alone, and hypotheses of different lengths are compared by the mean of their tokens. So a text is come
-to in one way only. Where no head is ever sure, `groups` is exact beam search.
+to in one way only. Where no head is ever sure, `Groups` is exact beam search.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import itertools
 import operator
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,29 +24,15 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 
 from ..decoding.beam import best_of, likeliest, logprobs_behind, n_wanted
-from ..decoding.passes import Decoding, Ran
-from ..decoding.rules import Logits, RuleSet
+from ..decoding.passes import Decoding
+from ..decoding.rules import Logits
 from ..decoding.window import Hypothesis, Window
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine, State
+    from ..engine.engine import State
 
 Guess = Callable[[NDArray[np.float32], int], tuple[NDArray[np.int64], NDArray[np.float32]]]
 """What heads say behind hidden rows, as `engine.heads.HeadsPass.guess`."""
-SawPass = Callable[[Ran, float, int], None]
-"""Called with each pass, the seconds that it was waited for, and how many beams it was over."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BeamOptions:
-    """How to search. patience: how many times `beam_size` texts must end; limit: the most tokens; tau: how sure a head
-    must be; useless: ids that heads must not give."""
-
-    beam_size: int
-    patience: float = 1.0
-    limit: int
-    tau: float
-    useless: Container[int]
 
 
 def beams_of_heads(window: Window, state: State, first_row: Logits) -> Decoding[Hypothesis]:
@@ -60,10 +46,7 @@ def beams_of_heads(window: Window, state: State, first_row: Logits) -> Decoding[
             f"--accept {tau:g} with beam search needs a heads drafter (such as mtp-latent), got {guard.name}: "
             "choose one, or use --accept exact"
         )
-    wanted = BeamOptions(
-        beam_size=options.beam_size, patience=options.patience, limit=window.limit, tau=tau, useless=window.useless
-    )
-    found = yield from groups(window.engine, state, first_row, window.rules, guard.guess, wanted, window.saw_pass)
+    found = yield from Groups(window, guard.guess, tau).run(state, first_row)
     best = found[best_of(found, options.length_penalty)]
     depths = [emitter - 1 for emitter in best.emitters if emitter]
     nodes = range(len(depths))
@@ -76,7 +59,7 @@ def beams_of_heads(window: Window, state: State, first_row: Logits) -> Decoding[
 
 @dataclass(frozen=True, kw_only=True)
 class Emitted(Hypothesis):
-    """A hypothesis of `groups`.
+    """A hypothesis of `Groups`.
 
     emitters: who gave each token: 0 the model, i its head i - 1; the end of text is the model's. hidden: the decoder's
     last hidden rows of the prompt and the tokens that were run, float32 [n_rows, n_text_state]; token j, given by i,
@@ -85,23 +68,6 @@ class Emitted(Hypothesis):
 
     emitters: tuple[int, ...]
     hidden: NDArray[np.float32]
-
-
-def groups(
-    engine: Engine,
-    state: State,
-    first_row: Logits,
-    rules: RuleSet,
-    guess: Guess,
-    options: BeamOptions,
-    saw_pass: SawPass,
-) -> Decoding[list[Emitted]]:
-    """Return the finished hypotheses in the order they ended, then unfinished ones, best first, up to `beam_size`.
-
-    `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_vocab] follows it. Raises
-    ModelError on logits that are not numbers, Interrupted.
-    """
-    return _Groups(engine, rules, guess, options, state, first_row).run(saw_pass)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -126,42 +92,44 @@ class _Text:
         return float(self.total) / max(1, len(self.logprobs))
 
 
-_n_run = operator.attrgetter("n_run")
+class Groups:
+    """A search in a window. Heads say `guess` behind hidden rows, and are believed where they are sure by `tau`."""
 
-
-class _Groups:
-    def __init__(
-        self, engine: Engine, rules: RuleSet, guess: Guess, options: BeamOptions, state: State, row: Logits
-    ) -> None:
-        self._engine, self._rules, self._guess, self._options = engine, rules, guess, options
-        self._eot = rules.layout.eot
-        self._n_wanted = n_wanted(options.beam_size, options.patience)
+    def __init__(self, window: Window, guess: Guess, tau: float) -> None:
+        self._window, self._guess, self._tau = window, guess, tau
+        self._engine, self._eot, self._beam_size = window.engine, window.layout.eot, window.options.beam_size
+        self._n_wanted = n_wanted(self._beam_size, window.options.patience)
         self._finished: list[Emitted] = []
-        # All hypotheses begin alike.
-        self._live = [_Text(state=engine.fork(state), row=np.array(row))]
+        self._live: list[_Text] = []
 
-    def run(self, saw_pass: SawPass) -> Decoding[list[Emitted]]:
-        """Step by step, to the end."""
+    def run(self, state: State, first_row: Logits) -> Decoding[list[Emitted]]:
+        """Return the finished hypotheses in the order they ended, then unfinished ones, best first, up to `beam_size`.
+
+        `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_vocab] follows it. Raises
+        ModelError on logits that are not numbers, Interrupted.
+        """
+        n_run = operator.attrgetter("n_run")
+        self._live = [_Text(state=self._engine.fork(state), row=np.array(first_row))]  # all hypotheses begin alike
         try:
             while True:
                 self._extend()
-                waiting = [text for text in self._live if len(text.tokens) < self._options.limit]
+                waiting = [text for text in self._live if len(text.tokens) < self._window.limit]
                 if len(self._finished) >= self._n_wanted or not waiting:
                     break
-                for _, group in itertools.groupby(sorted(waiting, key=_n_run), _n_run):
-                    yield from self._step(list(group), saw_pass)
-            best = self._live[: max(0, self._options.beam_size - len(self._finished))]
+                for _, group in itertools.groupby(sorted(waiting, key=n_run), n_run):
+                    yield from self._step(list(group))
+            best = self._live[: max(0, self._beam_size - len(self._finished))]
             return [*self._finished, *map(_emitted, best)]
         finally:
             for text in self._live:
                 self._engine.release(text.state)
 
-    def _step(self, group: Sequence[_Text], saw_pass: SawPass) -> Decoding[None]:
+    def _step(self, group: Sequence[_Text]) -> Decoding[None]:
         """One pass over texts of which as many tokens were run."""
         texts = [(text.state, text.tokens[text.n_run :]) for text in group]
         since = time.perf_counter()
         ran = yield [(state, ids, [len(ids) - 1]) for state, ids in texts]
-        saw_pass(ran, time.perf_counter() - since, len(group))
+        self._window.saw_pass(ran, time.perf_counter() - since, len(group))
         for text, (row,) in zip(group, ran.logits, strict=True):
             text.row = np.array(row)
             self._engine.commit(text.state, len(text.tokens) - text.n_run)
@@ -174,7 +142,7 @@ class _Groups:
         for text in sorted(found, key=lambda text: -text.mean):
             if not text.ended:
                 chosen.append(text)
-                if len(chosen) == self._options.beam_size:
+                if len(chosen) == self._beam_size:
                     break
             elif len(self._finished) < self._n_wanted:
                 self._finished.append(_emitted(text))
@@ -182,12 +150,12 @@ class _Groups:
 
     def _children(self, text: _Text) -> Iterator[_Text]:
         """The continuations of a hypothesis; itself where the limit is reached."""
-        if len(text.tokens) >= self._options.limit:
+        if len(text.tokens) >= self._window.limit:
             yield text
             return
-        sure = self._sure(text)[: self._options.limit - len(text.tokens) - 1]
-        logprobs = logprobs_behind(self._rules, text.row, text.tokens)
-        for rank, token in enumerate(likeliest(logprobs, self._options.beam_size + 1)):
+        sure = self._sure(text)[: self._window.limit - len(text.tokens) - 1]
+        logprobs = logprobs_behind(self._window.rules, text.row, text.tokens)
+        for rank, token in enumerate(likeliest(logprobs, self._beam_size + 1)):
             ended = token == self._eot
             added = [(token, 0, logprobs[token]), *(sure if rank == 0 and not ended else ())]
             yield _Text(
@@ -207,7 +175,7 @@ class _Groups:
         found: list[tuple[int, int, np.float32]] = []
         for head, (token, prob) in enumerate(zip(ids[:, 0].tolist(), probs[:, 0], strict=True), 1):
             # Behind a timestamp only the rules know what may follow, and a head has not seen them.
-            if prob < self._options.tau or token >= self._eot or token in self._options.useless:
+            if prob < self._tau or token >= self._eot or token in self._window.useless:
                 break
             found.append((token, head, np.log(prob)))
         return found

@@ -20,9 +20,11 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.runtime.decoding.beam import Hypothesis, likeliest
+from specedge.runtime.decoding.drafter import Guard
 from specedge.runtime.decoding.passes import Ran, alone
 from specedge.runtime.decoding.rules import RuleSet
-from specedge.runtime.papers.grouped_beam import BeamOptions, groups
+from specedge.runtime.decoding.window import DecodeOptions, Window
+from specedge.runtime.papers.grouped_beam import Groups
 from support.fake_engine import FakeState, HashEngine, hidden_row, special_tokens
 
 SPECIAL = special_tokens(n_timestamps=31)
@@ -191,7 +193,7 @@ def same(found: Sequence[Hypothesis], expected: Sequence[Text]) -> None:
 def test_beams_that_believe_heads_are_as_published(
     n_beams: int, patience: float, limit: int, bias: float, tau: float
 ) -> None:
-    options = BeamOptions(beam_size=n_beams, patience=patience, limit=limit, tau=tau, useless=RULES.forbidden)
+    options = DecodeOptions(rules=RULES, n_text_ctx=40, n_sample=limit, beam_size=n_beams, patience=patience)
     n_wanted = {(1, 1.0): 1, (2, 2.0): 4, (3, 1.0): 3, (4, 0.5): 2}[n_beams, patience]
     for seed in range(6):
         model = Model(seed, bias)
@@ -205,7 +207,9 @@ def test_beams_that_believe_heads_are_as_published(
             passes.append(n)
             waits.append(waited_s)
 
-        found = alone(model, groups(model, state, row, RULES, heads.guess, options, saw))
+        window = Window(model, FEATURES, PROMPT, options, Guard(), 1)
+        window.saw_pass = saw
+        found = alone(model, Groups(window, heads.guess, tau).run(state, row))
         assert all(wait >= 0 for wait in waits) and sum(waits) <= time.perf_counter() - since
         same(found, [*expected.finished, *expected.unfinished])
         assert [one.emitters for one in found] == [text.emitters for text in expected[0] + expected[1]]
