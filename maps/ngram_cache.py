@@ -87,43 +87,34 @@ def _next(
     return None
 
 
-class NgramCache:
+class NgramCache(Lru[int, tuple[int, ...]]):
     """Keys of at most `longest` ids; `budget_bytes` bounds `size_bytes` always; `version` changes with the contents."""
 
     def __init__(self, budget_bytes: int = 4 << 20, *, longest: int = MAX_ORDER) -> None:
-        self._longest = longest
         # Keys and pairs are packed: an integer, and ids and counts in turn.
-        self._entries: Lru[int, tuple[int, ...]] = Lru(
-            budget_bytes, lambda _, flat: ENTRY_BYTES + len(flat) // 2 * PAIR_BYTES
-        )
+        super().__init__(budget_bytes, lambda _, flat: ENTRY_BYTES + len(flat) // 2 * PAIR_BYTES)
+        self._longest = longest
         self.version = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._entries.size_bytes
 
     def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
         """Count the n-grams of `tokens`, the text ids of one window behind `n_known` that were counted before."""
-        with self._entries.lock:
+        with self.lock:
             self.version += 1
             for key, id_ in ngrams(tokens, n_known, self._longest):
                 self._count(_packed(key), id_)
 
     def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
         """The (id, count) pairs after `key`, one to four ids; the entry becomes the most recently used."""
-        flat = self._entries.get(_packed(key)) or ()
+        flat = self.get(_packed(key)) or ()
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def _count(self, key: int, id_: int) -> None:
-        flat = self._entries.get(key) or ()
+        flat = self.get(key) or ()
         pairs = dict(zip(flat[::2], flat[1::2], strict=True))
         if id_ not in pairs and len(pairs) == MAX_PAIRS:
             del pairs[min(pairs, key=lambda known: pairs[known])]  # the rarest, of equals the oldest
         pairs[id_] = pairs.get(id_, 0) + 1
-        self._entries.put(key, tuple([value for pair in pairs.items() for value in pair]))
+        self.put(key, tuple([value for pair in pairs.items() for value in pair]))
 
 
 def ngrams(tokens: Sequence[int], n_known: int = 0, longest: int = MAX_ORDER) -> Iterator[tuple[tuple[int, ...], int]]:
