@@ -150,16 +150,6 @@ def write_table(path: str | os.PathLike[str], ranks: Sequence[bytes], pattern: s
     write_atomic(path, pack_table(ranks, pattern))
 
 
-def _content(path: str | os.PathLike[str]) -> bytes:
-    """What is in the file, a byte more than the most that may be at most. Raises BundleError."""
-    limit = _HEADER.size + MAX_TABLE_BYTES
-    try:
-        with open(path, "rb") as file:
-            return file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
-    except OSError as error:
-        raise BundleError(f"cannot read the byte table {os.fspath(path)}: {error.strerror or error}") from error
-
-
 class Tokenizer:
     """A model's tokenizer. Safe to use from several threads.
 
@@ -204,11 +194,17 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | os.PathLike[str], special: TokenLayout) -> Tokenizer:
         """From a tokenizer.bin. Raises BundleError if it is missing, damaged or does not fit the layout."""
-        ranks, pattern = unpack_table(_content(path), os.fspath(path))
+        where = os.fspath(path)
+        try:
+            with open(path, "rb") as file:
+                data = file.read(_HEADER.size + MAX_TABLE_BYTES + 1)
+        except OSError as error:
+            raise BundleError(f"cannot read the byte table {where}: {error.strerror or error}") from error
+        ranks, pattern = unpack_table(data, where)
         try:
             return cls(ranks, special, pattern)
         except ModelError as error:
-            raise BundleError(f"{os.fspath(path)}: {error}") from None
+            raise BundleError(f"{where}: {error}") from None
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, all below `special.eot`; "<|en|>" in a text is just characters.
