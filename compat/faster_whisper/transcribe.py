@@ -421,26 +421,24 @@ class BatchedInferencePipeline(batched.BatchedInferencePipeline):
         return _transcribe(super().transcribe, self, audio, options)
 
 
-def _signature(method: Callable[..., Any]) -> inspect.Signature:
-    """That of `method` with faster-whisper's beams and whole windows."""
-    found = inspect.signature(method)
-    own = {"beam_size": BEAM_SIZE, "audio_context": "full"}
-    return found.replace(parameters=[p.replace(default=own.get(p.name, p.default)) for p in found.parameters.values()])
+def _with_arguments(method: Callable[..., Any], base: Callable[..., Any]) -> Callable[..., Any]:
+    """`method` with the arguments of `base`, but faster-whisper's beams and whole windows.
 
-
-def _with_arguments(method: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
-    """`method` with the arguments of `signature`, in its code, too: faster-whisper's own tests look for them there."""
-    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
-    given = ", ".join(f"{name}={name}" for name in list(signature.parameters)[1:])
+    They are in its code, too: faster-whisper's own tests look for them there.
+    """
+    own, signature = {"beam_size": BEAM_SIZE, "audio_context": "full"}, inspect.signature(base)
+    parameters = [one.replace(default=own.get(one.name, one.default)) for one in signature.parameters.values()]
+    bare = [one.replace(annotation=one.empty) for one in parameters]
+    given = ", ".join(f"{one.name}={one.name}" for one in parameters[1:])
     scope: dict[str, Any] = {"method": method}
     exec(f"def transcribe{inspect.Signature(bare)}: return method(self, {given})", scope)
     made: Callable[..., Any] = functools.update_wrapper(scope["transcribe"], method)
-    made.__signature__ = signature  # type: ignore[attr-defined]
+    made.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return made
 
 
 for _kind in (WhisperModel, BatchedInferencePipeline):
-    _kind.transcribe = _with_arguments(_kind.transcribe, _signature(_kind.__base__.transcribe))  # type: ignore
+    _kind.transcribe = _with_arguments(_kind.transcribe, _kind.__base__.transcribe)  # type: ignore
 
 
 def _transcribe(method: Callable[..., Any], owner: Any, audio: Any, options: dict[str, Any]) -> Any:
