@@ -1,12 +1,4 @@
-"""The `.tmap` file, versions 1 and 3 (docs/tmap-format.md has the reason for each rule). All integers little-endian.
-
-    header   64 bytes: magic 8s · byte-order mark u32 · n_sections u32 · total length u64 · n_text u32 · CRC-32 u32 ·
-             fingerprint 32s; the CRC covers header and section table with its own four bytes as zeros
-    table    32 bytes a section: name 8s · offset u64 · n_bytes u64 · CRC-32 u32 · zero u32
-    sections at multiples of 64, in the order of `section_names`, zeros between, nothing after the last
-
-Tokens are u16. In version 1 a token is an id; in version 3, for vocabularies of more than `MAX_TOKENS` ids, it is the
-place of an id in the section `ids`.
+"""The `.tmap` file, versions 1 and 3, as docs/tmap-format.md specifies it.
 
 A checksum only says that a file is as it was written. `check_contents` says that counts and offsets can be followed; it
 works in blocks, so that it allocates far less than the size of the file.
