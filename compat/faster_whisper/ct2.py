@@ -105,12 +105,16 @@ class Whisper:
                 repetition_penalty=repetition_penalty,
                 no_repeat_ngram_size=no_repeat_ngram_size,
                 max_initial_timestamp=max_initial_timestamp_index * _STEP_S,
+                temperature=(0.0 if sampling_topk == 1 else sampling_temperature,),
+                best_of=num_hypotheses,
+                beam_size=beam_size,
+                patience=patience,
             )
             chosen = DecodeOptions(
                 rules=window_rules(options, self._manifest, self._tokenizer),
                 n_text_ctx=n_text_ctx,
                 n_sample=max(1, min(max_length, n_text_ctx) - len(prompt)),
-                temperature=0.0 if sampling_topk == 1 else sampling_temperature,
+                temperature=options.temperature[0],
                 best_of=num_hypotheses,
                 beam_size=beam_size,
                 patience=patience,

@@ -7,15 +7,12 @@ drafts of its position, best first. A draft that Whisper's rules forbid is never
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from specedge.errors import UsageError
 
 from ..registered import find
 from .rules import Logits
@@ -66,22 +63,12 @@ class Exact(AcceptanceRule):
 
 
 def rule_named(name: str) -> AcceptanceRule:
-    """Return the rule exact, typical, residual, top-M for a number M, or a threshold: a number from 0 to 1.
-
-    Raises UsageError.
-    """
-    rule: AcceptanceRule | None = None
-    with contextlib.suppress(ValueError):
-        if name == "exact":
-            rule = Exact()
-        elif name in ("typical", "residual"):
-            rule = find("accept", name)()
-        elif name.startswith("top-") and int(name.removeprefix("top-")) > 0:
-            rule = find("accept", "top")(m=int(name.removeprefix("top-")))
-        elif 0 <= float(name) <= 1:
-            rule = find("accept", "threshold")(tau=float(name))
-    if rule is None:
-        raise UsageError(
-            f"accept: got {name!r}, expected exact, typical, residual, top-M such as top-3, or a number from 0 to 1"
-        )
+    """Return the rule that `TranscribeOptions.accept` names."""
+    rule: AcceptanceRule = Exact()
+    if name in ("typical", "residual"):
+        rule = find("accept", name)()
+    elif name.startswith("top-"):
+        rule = find("accept", "top")(m=int(name.removeprefix("top-")))
+    elif name != "exact":
+        rule = find("accept", "threshold")(tau=float(name))
     return rule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeOptions:
-    """How to decode a window. Raises UsageError for impossible values.
+    """How to decode a window, by values that `TranscribeOptions` takes.
 
     n_sample: the most tokens, None for half of `n_text_ctx`, as in openai-whisper; max_draft: rows of a pass besides
     the pending one.
@@ -60,16 +59,6 @@ class DecodeOptions:
     earlier: tuple[int, ...] = ()
     keeps_sources: bool = False
     is_hopeless: Callable[[Sequence[int]], bool] | None = None
-
-    def __post_init__(self) -> None:
-        for name, is_right, expected in (
-            ("temperature", math.isfinite(self.temperature) and self.temperature >= 0, "a number, 0 or more"),
-            ("best_of", self.best_of >= 1, "1 or more"),
-            ("beam_size", self.beam_size >= 1, "1 or more"),
-            ("patience", math.isfinite(self.patience) and self.patience > 0, "a number above 0"),
-        ):
-            if not is_right:
-                raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.drafter import DraftTree, Guard
 from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.decoding.sampling import Draw, Noise, log_softmax_at
+from specedge.runtime.options import TranscribeOptions
 from support.drafting import Scripted, plain_fields
 from support.fake_engine import HashEngine, special_tokens
 
@@ -140,4 +141,4 @@ def test_a_drafter_sees_every_sample_as_a_window() -> None:
 )
 def test_values_that_cannot_be_are_refused(name: str, value: float) -> None:
     with pytest.raises(UsageError, match=f"{name}: got"):
-        options(**{name: value})
+        TranscribeOptions(**{name: (value,) if name == "temperature" else value})
