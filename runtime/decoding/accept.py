@@ -42,7 +42,7 @@ class AcceptanceRule(ABC):
     """
 
     name: str
-    lossless: bool
+    lossless: bool = False
     tau: float | None = None
 
     @abstractmethod

@@ -601,13 +601,13 @@ def _distribution(drawn: Drawn | Classed, token: int, n_vocab: int) -> Drawn | C
         raise ValueError(f"a distribution of ids {at}: expected each once, 0 to {n_vocab - 1}, and its probability")
     if not (q.min() >= 0 and abs(float(q.sum()) - 1) < 1e-6):
         raise ValueError(f"a distribution that sums to {q.sum()}: expected 1")
+    if not q[at == token].sum() > 0:
+        raise ValueError(f"a distribution that gives {token}, which was drawn from it, no probability")
     if not classes:
         return at, q
     (of,) = classes
     if of.shape != at.shape or of.dtype.kind not in _INTEGERS or not 0 <= of.min() <= of.max() < at.size:
         raise ValueError(f"classes of shape {of.shape}: expected a number from 0 to {at.size - 1} for each id")
-    if not q[at == token].sum() > 0:
-        raise ValueError(f"a distribution that gives {token}, which was drawn from it, no probability")
     return at, q, of.astype(np.int64)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.accept import AcceptanceRule, Candidate, Classed, Drawn
+from ..decoding.accept import AcceptanceRule, Candidate, Drawn
 from ..decoding.rules import Logits
 from ..decoding.sampling import Draw
 
@@ -26,27 +26,37 @@ class Residual(AcceptanceRule):
     """Speculative sampling (Leviathan et al. 2023): right in distribution above temperature 0; at 0 it is `Exact`.
 
     A draft without siblings may bring the distribution q that it was drawn from. Any other is taken as certain (q = 1),
-    which is right for any draft. With classes the rule is kept twice, by the sums of p and q over classes and then
-    within the draft's class: right in distribution too, and the rest of q need not be known.
+    which is right for any draft. The rule is kept twice, by the sums of p and q over classes and then within the
+    draft's class: right in distribution too, and the rest of q need not be known. Without classes each id is one.
     """
 
     name: str = "residual"
-    lossless: bool = False
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
-        """Return the first candidate with probability p/q, else a draw from max(0, p - q)."""
+        """Return the first candidate with probability p/q, else a draw from max(0, p - q), by one number of (0, 1)."""
         if draw.temperature == 0 or not candidates:
             return draw.own(logits)
         p = _softmax(logits, draw.temperature)
         first = candidates[0].token
         drawn = candidates[0].drawn if len(candidates) == 1 else None
-        ids, q, *classes = drawn or (np.array([first]), np.ones(1))
-        if classes:
-            return _by_class(p, first, (ids, q, classes[0]), draw)
-        if draw.uniform() * q[ids == first].sum() < p[first]:
+        ids, q, *given = drawn or (np.array([first]), np.ones(1))
+        classes = given[0] if given else np.arange(len(ids))
+        p_of, q_of = (np.bincount(classes, one) for one in (p[ids], q))
+        own = classes[ids == first][0]
+        mine = classes == own
+        within_p = p[ids[mine]] / (p_of[own] or 1.0)
+        within_q = q[mine] / q_of[own]
+        kept = min(1.0, p_of[own] / q_of[own])  # of the class, and then of the draft in it
+        here = ids[mine] == first
+        number = draw.uniform()
+        if number < kept * min(1.0, float((within_p[here] / within_q[here])[0])):
             return first
         rest = p.copy()
-        rest[ids] = np.maximum(0.0, rest[ids] - q)
+        if number < kept:
+            rest[:] = 0
+            rest[ids[mine]] = np.maximum(0.0, within_p - within_q)
+        else:
+            rest[ids] *= (np.maximum(0.0, p_of - q_of) / np.where(p_of > 0, p_of, 1.0))[classes]
         return draw.sample(rest if rest.any() else p)
 
 
@@ -56,7 +66,6 @@ class TopM(AcceptanceRule):
 
     m: int = 3
     name: str = "top-m"
-    lossless: bool = False
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
         """Return the model's own token if drafted, else the first candidate of the top m, else the model's own."""
@@ -76,7 +85,6 @@ class Typical(AcceptanceRule):
     epsilon: float = 0.09
     alpha: float = 0.3
     name: str = "typical"
-    lossless: bool = False
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
         """Return the model's own token if drafted, else the first candidate above the limit, else the model's own."""
@@ -93,40 +101,16 @@ class Typical(AcceptanceRule):
 class Threshold(AcceptanceRule):
     """A draft is kept when its drafter's confidence is `tau` or more; the model is not asked (Raj et al., eq. 10)."""
 
-    tau: float | None = 0.8
+    tau: float = 0.8
     name: str = "threshold"
-    lossless: bool = False
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
         """Return the first candidate that is confident enough and allowed, else the model's own token."""
-        least = 1.0 if self.tau is None else self.tau
         for candidate in candidates:
-            sure = candidate.conf is not None and candidate.conf >= least
+            sure = candidate.conf is not None and candidate.conf >= self.tau
             if sure and np.isfinite(logits[candidate.token]):
                 return candidate.token
         return draw.own(logits)
-
-
-def _by_class(p: NDArray[np.float64], first: int, drawn: Classed, draw: Draw) -> int:
-    """The draft `first`, else a token of its class, or of what is left of all classes, by one number of (0, 1)."""
-    ids, q, classes = drawn
-    p_of, q_of = (np.bincount(classes, one) for one in (p[ids], q))
-    own = classes[ids == first][0]
-    mine = classes == own
-    within_p = p[ids[mine]] / (p_of[own] or 1.0)
-    within_q = q[mine] / q_of[own]
-    kept = min(1.0, p_of[own] / q_of[own])  # of the class, and then of the draft in it
-    here = ids[mine] == first
-    number = draw.uniform()
-    if number < kept * min(1.0, float((within_p[here] / within_q[here])[0])):
-        return first
-    rest = p.copy()
-    if number < kept:
-        rest[:] = 0
-        rest[ids[mine]] = np.maximum(0.0, within_p - within_q)
-    else:
-        rest[ids] *= (np.maximum(0.0, p_of - q_of) / np.where(p_of > 0, p_of, 1.0))[classes]
-    return draw.sample(rest if rest.any() else p)
 
 
 def _own_or_first(own: int, candidates: Sequence[Candidate], good: Sequence[int]) -> int:
