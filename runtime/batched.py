@@ -203,13 +203,11 @@ class PieceTranscription(Iterator[Segment]):
     def _run(self) -> Generator[Segment, None, None]:
         self.find_language()
         self._options = replace(self._options, language=self.language)
-        n_segments = 0
+        ids = itertools.count()
         with contextlib.ExitStack() as stack, contextlib.closing(Together[_Text, list[Segment]]()) as sharing:
             for text in self._in_order(sharing, stack):
                 for segment in self._said(text):
-                    _move(segment, text.chunk.start_s)
-                    segment.id = n_segments
-                    n_segments += 1
+                    segment.id = next(ids)
                     yield segment
 
     def _in_order(self, sharing: Together[_Text, list[Segment]], stack: contextlib.ExitStack) -> Iterator[_Text]:
@@ -280,7 +278,8 @@ class PieceTranscription(Iterator[Segment]):
             bisect.insort(self._free, text.seat)
 
     def _said(self, text: _Text) -> list[Segment]:
-        """The segments of a text that is over. Raises what went wrong in it."""
+        """The segments of a text that is over, with times of the speech, to the millisecond as faster-whisper gives
+        them. Raises what went wrong in it."""
         said = text.transcription
         self.encoder_s += said.encoder_s
         self.speculation = replace(
@@ -290,19 +289,16 @@ class PieceTranscription(Iterator[Segment]):
         )
         self.audio_context.add(said.audio_context)
         self.drafter_error = self.drafter_error or said.drafter_error
-        segments = [] if text.segments is None else text.segments()
+        segments, start_s = [] if text.segments is None else text.segments(), text.chunk.start_s
+        for segment in segments:
+            segment.seek += int(start_s * SAMPLE_RATE / HOP_SAMPLES)
+            for one in (segment, *(segment.words or ())):
+                one.start, one.end = round(one.start + start_s, 3), round(one.end + start_s, 3)
         if self._on_progress is not None:
-            end_s = text.chunk.start_s + len(text.chunk.samples) / SAMPLE_RATE
+            end_s = start_s + len(text.chunk.samples) / SAMPLE_RATE
             speech = self._pieces.speech
             self._on_progress(end_s if speech is None else speech.original_time(end_s, is_end=True))
         return segments
-
-
-def _move(segment: Segment, offset_s: float) -> None:
-    """Move a segment to its place in the speech, times to the millisecond as faster-whisper gives them."""
-    segment.seek += int(offset_s * SAMPLE_RATE / HOP_SAMPLES)
-    for one in (segment, *(segment.words or ())):
-        one.start, one.end = round(one.start + offset_s, 3), round(one.end + offset_s, 3)
 
 
 def _signature() -> inspect.Signature:
