@@ -367,12 +367,41 @@ class Transcription(Iterator[Segment]):
         return next(self._segments)
 
     def find_language(self) -> None:
-        """Detect the language now instead of before the first segment, if it is not given.
+        """Detect the language now instead of before the first segment, if it is not given, and keep features.
 
         Raises AudioError, ResourceError, Interrupted.
         """
-        if self.language is None and self._detects and not self.language_probabilities:
-            self._detect_language()
+        if self.language is not None or not self._detects or self.language_probabilities:
+            return
+        n_frames, n_windows = self._manifest.n_frames, self._options.language_detection_segments
+        start, end = self._spans[0]
+        is_decoded = start == 0 and (end is None or end >= n_frames)
+        context = self.audio_context
+        is_cut = is_decoded and n_windows == 1 and (self._cuts or not context.is_full)
+
+        def windows() -> Iterator[dict[str, float]]:
+            if self._given is not None and n_windows == 1:
+                yield self._languages_of(self._given)
+                return
+            for i in range(n_windows):
+                window = (self._peeked or self._read(0, end)) if is_cut else None
+                if window is None:
+                    mel, n = self._mels.open_window(i * n_frames, keep_from=0)
+                else:
+                    mel, n = window.mel, window.n_content_frames
+                if n <= 0:
+                    self._peeked = window  # silence was read to its end, which no stream gives twice
+                    return
+                # Without `is_cut` silence follows, and no 0.0.
+                is_whole = context.knows_silence and not (is_cut or context.is_full)
+                features = self._encode(Sound(mel=mel) if is_whole else context.sound(mel, n, self._mels.floor))
+                is_same = is_decoded and i == 0 and n == n_frames and not self._cuts
+                if window or (is_same and around_sound(self._mels.sound, n) == (0, n)):
+                    self._given, self._peeked = features, window
+                yield self._languages_of(features)
+
+        found, self.language_probabilities = vote(windows(), self._options.language_detection_threshold)
+        self.language = _known(found)
 
     def peek(self) -> Sound | None:
         """Return what to encode of the first window, before the first segment; None without audio. Raises AudioError.
@@ -634,38 +663,6 @@ class Transcription(Iterator[Segment]):
         own = slice(piece.first, piece.first + len(piece.tokens))
         about |= {"sources": result.sources[own], "n_drafted": result.n_drafted[own]}
         return DraftedSegment(**about, logprobs=result.token_logprobs[own])
-
-    def _detect_language(self) -> None:
-        """Detect the language and keep features that decoding can use."""
-        n_frames, n_windows = self._manifest.n_frames, self._options.language_detection_segments
-        start, end = self._spans[0]
-        is_decoded = start == 0 and (end is None or end >= n_frames)
-        context = self.audio_context
-        is_cut = is_decoded and n_windows == 1 and (self._cuts or not context.is_full)
-
-        def windows() -> Iterator[dict[str, float]]:
-            if self._given is not None and n_windows == 1:
-                yield self._languages_of(self._given)
-                return
-            for i in range(n_windows):
-                window = (self._peeked or self._read(0, end)) if is_cut else None
-                if window is None:
-                    mel, n = self._mels.open_window(i * n_frames, keep_from=0)
-                else:
-                    mel, n = window.mel, window.n_content_frames
-                if n <= 0:
-                    self._peeked = window  # silence was read to its end, which no stream gives twice
-                    return
-                # Without `is_cut` silence follows, and no 0.0.
-                is_whole = context.knows_silence and not (is_cut or context.is_full)
-                features = self._encode(Sound(mel=mel) if is_whole else context.sound(mel, n, self._mels.floor))
-                is_same = is_decoded and i == 0 and n == n_frames and not self._cuts
-                if window or (is_same and around_sound(self._mels.sound, n) == (0, n)):
-                    self._given, self._peeked = features, window
-                yield self._languages_of(features)
-
-        found, self.language_probabilities = vote(windows(), self._options.language_detection_threshold)
-        self.language = _known(found)
 
     def _language_of(self, features: Features) -> str | None:
         """The language of a window, which is the recording's where none was found before."""
