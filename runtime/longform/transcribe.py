@@ -17,7 +17,6 @@ original audio. Differences from openai-whisper:
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import threading
@@ -134,14 +133,11 @@ def loops(tokens: Sequence[int], options: TranscribeOptions, tokenizer: Tokenize
     It hardly ever gets out again, and would go on to the limit.
     """
     threshold = options.compression_ratio_threshold
-    if threshold is None or not any(map(functools.partial(_has_period, tokens), range(1, _MAX_PERIOD + 1))):
-        return False
-    return compression_ratio(spoken_text(tokens, tokenizer)) > threshold
-
-
-def _has_period(tokens: Sequence[int], period: int) -> bool:
-    n_tail = max(_LEAST_LOOP, _LEAST_TURNS * period)
-    return len(tokens) >= n_tail and tokens[period - n_tail :] == tokens[-n_tail:-period]
+    for period in range(1, _MAX_PERIOD + 1):
+        n_tail = max(_LEAST_LOOP, _LEAST_TURNS * period)
+        if len(tokens) >= n_tail and tokens[period - n_tail :] == tokens[-n_tail:-period]:
+            return threshold is not None and compression_ratio(spoken_text(tokens, tokenizer)) > threshold
+    return False
 
 
 def is_silence(result: WindowResult, options: TranscribeOptions) -> bool:
