@@ -528,7 +528,7 @@ class Engine:
         """Give the buffers of `state` back for the next text; `state` must not be used again."""
         self._kv_cache.give_back(state, shares_passes=self.shares_passes)
         if not state.is_fork:
-            self._budget.drop(state.features)
+            self._budget.drop(id(state.features))
 
     def _many_pass(self) -> ManyPass:
         if self._many is None:

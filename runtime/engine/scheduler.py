@@ -311,7 +311,7 @@ class Budget:
         finally:
             with self._room:
                 self._n_entering -= 1
-                self._forget_one(id(kept))
+                self.drop(id(kept))
 
     def hold(self, window: Features, n_bytes: int) -> None:
         """Count a window, until `drop` or until nobody has it any more."""
@@ -319,12 +319,10 @@ class Budget:
         with self._room:
             if key not in self._held:
                 self._held[key] = threading.get_ident(), n_bytes
-        weakref.finalize(window, self._forget_one, key)
+        weakref.finalize(window, self.drop, key)
 
-    def drop(self, window: Features) -> None:
-        self._forget_one(id(window))
-
-    def _forget_one(self, key: int) -> None:
+    def drop(self, key: int) -> None:
+        """Let go of the window of this `id`."""
         with self._room:
             if self._held.pop(key, None) is not None:
                 self._room.notify_all()

@@ -205,7 +205,7 @@ def test_two_who_come_at_once_do_not_find_the_same_room(monkeypatch: pytest.Monk
         (kept,), (second,) = [one.result() for one in done], waits
         with pytest.raises(TimeoutError):
             second.result(0.1)
-        made._budget.drop(kept)
+        made._budget.drop(id(kept))
         second.result(WAIT_S)
 
 
