@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from specedge.errors import ResourceError
 from specedge.files import private_folder
@@ -161,7 +160,7 @@ ON CONFLICT (vocabulary, key, id) DO UPDATE SET count = min(count + 1, 1000000),
 _log = logging.getLogger("specedge.maps.ngram_cache")
 
 
-class UserCache:
+class UserCache(contextlib.AbstractContextManager["UserCache"]):
     """An open cache for one vocabulary; close it or use it in a `with`.
 
     A cache that cannot be used gives one warning, and then knows and learns nothing.
@@ -207,9 +206,6 @@ class UserCache:
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

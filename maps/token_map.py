@@ -16,7 +16,6 @@ import errno
 import mmap
 import os
 import stat
-import sys
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -70,7 +69,7 @@ class Candidate(NamedTuple):
     ends: bool
 
 
-class TokenMap:
+class TokenMap(contextlib.AbstractContextManager["TokenMap"]):
     """An open map; make one with `TokenMap.open`, close it or use it in a `with`. May be used from several threads.
 
     A context is the ids since the start of a sentence; that start stands for the id before the first. Ids outside the
@@ -94,8 +93,6 @@ class TokenMap:
         Raises MapError when the file is missing, no token map, damaged, of another version or for another vocabulary;
         """
         where = os.fspath(path)
-        if sys.byteorder != "little":
-            raise MapError(f"{where}: token maps need a little-endian machine")
         try:
             data = held_bytes(path)
         except (OSError, ValueError, OverflowError) as error:
@@ -266,9 +263,6 @@ class TokenMap:
         self._views.clear()
         self._whole.release()
         _give_back(self._data)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
