@@ -1,13 +1,10 @@
 """Where files lie, on disk or in any store that fsspec knows (`s3://bucket/talks`), and what an output folder holds.
 
-It has `results/NAME.json`, `parts/` while long files are in work, `texts/` and `records.jsonl`. What is written is
-there as a whole or not at all: on disk by a temporary file that is renamed, in an object store because an object
-appears when its upload is complete.
+docs/fleet.md says what that is. What is written is there as a whole or not at all: on disk by a temporary file that is
+renamed, in an object store because an object appears when its upload is complete.
 
-A result holds no path and no time of day, so its bytes are the same whoever makes it on machines of one kind. Texts are
-made from results, under the names that the recordings have. Records are lines of JSON that follow from the results too.
-While a run is at work lines are added as files are done, the last line of a path counts; at its end there is one line a
-path, in order of paths. A line that was cut short is ignored.
+While a run is at work lines are added to the records as files are done, the last line of a path counts; at its end
+there is one line a path, in order of paths. A line that was cut short is ignored.
 """
 
 from __future__ import annotations

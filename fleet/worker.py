@@ -3,9 +3,8 @@
 A worker decides nothing and claims nothing. It looks whether the result is there, and if not makes it. When two workers
 do one file, both write the same bytes under the same name. A process keeps one model.
 
-A result's name is the sha256 of the audio's bytes, the bundle's digest and what decides the text. What changes no text
-is no part of it: drafter, batch size, threads, parts. So a name that is there says that the work is done, by whomever.
-An encoder elsewhere than on the CPU decides the text too, with its version and device.
+A result's name says what decides its text (docs/fleet.md), and so that the work is done, by whomever. What changes no
+text is no part of it: drafter, batch size, threads, parts.
 
 Pieces of speech are those of `transcribe --batch-size`: each is decoded by itself, so it does not matter who does it.
 Where speech lies is found once, in the whole file; the times of segments are led back with the spans of all of it. So a
