@@ -53,7 +53,7 @@ __all__ = [
 
 BEAM_SIZE = 5
 """faster-whisper's default; drafts save most with 1."""
-_FALLS_BACK = ("int8", "int8_float32", "float32")
+_FALLS_BACK = ("int8", "int8_float32", "float32")  # where no bundle has it
 _ON_CPU = ("default", "auto", "int4", *_FALLS_BACK)
 _SILENCE = np.zeros(1, np.float32)
 
@@ -97,22 +97,25 @@ class WhisperModel(model.WhisperModel):
         if device not in ("cpu", "auto") or compute_type not in _ON_CPU:
             asked = f"device={device!r}, compute_type={compute_type!r}"
             self.logger.warning("%s: specedge runs on the CPU, with the installed precision", asked)
-            device, device_index = "cpu", 0
+            device_index = 0
             compute_type = compute_type if compute_type in _ON_CPU else "default"
         name = chosen_model(model_size_or_path)
         name = installed_model(name, download_root, revision, fetches=not local_files_only)
+        if compute_type in _FALLS_BACK:
+            try:
+                choose_bundle(name, compute_type=compute_type, root=download_root)
+            except UsageError as error:
+                self.logger.warning("%s; the installed model is used", error)
+                compute_type = "default"
         super().__init__(
             name,
-            device,
-            device_index,
-            self._precision(name, compute_type, download_root),
-            cpu_threads,
-            num_workers,
-            download_root,
-            local_files_only,
-            files,
-            revision,
-            use_auth_token,
+            device_index=device_index,
+            compute_type=compute_type,
+            cpu_threads=cpu_threads,
+            num_workers=num_workers,
+            download_root=download_root,
+            files=files,
+            revision=revision,
             encoder_provider=os.environ.get(PROVIDER_VARIABLE) or AUTO_PROVIDER,
         )
         manifest = self.bundle.manifest
@@ -126,16 +129,6 @@ class WhisperModel(model.WhisperModel):
         self.num_samples_per_token = self.feature_extractor.hop_length * self.input_stride
         self.frames_per_second = self.feature_extractor.sampling_rate // self.feature_extractor.hop_length
         self.tokens_per_second = self.feature_extractor.sampling_rate // self.num_samples_per_token
-
-    def _precision(self, name: str | os.PathLike[str], asked: str, root: str | None) -> str:
-        """`asked`, or "default" where a CPU computes with that but no bundle of this precision is installed."""
-        if asked in _FALLS_BACK:
-            try:
-                choose_bundle(name, compute_type=asked, root=root)
-            except UsageError as error:
-                self.logger.warning("%s; the installed model is used", error)
-                return "default"
-        return asked
 
     def transcribe(self, audio: Any, *_: Any, **options: Any) -> Any:
         """As `specedge.WhisperModel.transcribe`, with faster-whisper's defaults."""
