@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,32 +178,22 @@ def prompt_in(
     """`ids`, a prompt of `target`, as `draft` must be asked; `text_of` translates all but languages and tasks.
 
     An English-only draft is asked without language and task, and can be asked for English text alone; a draft that
-    knows languages is asked for English where the target knows no other.
+    knows languages is asked for English where the target knows no other. Beside a speech LLM a Whisper is asked for its
+    text in the same language, English where none is told, without times.
     """
     if not isinstance(draft, SpecialTokens):
         return None
-    if isinstance(target, SpeechTokens):
-        return _prompt_beside_speech(draft, target, ids)
-    if not isinstance(target, SpecialTokens):
-        return None
-    start = ids.index(target.sot) + 1
-    stop = start + 2 * target.is_multilingual  # behind the language and the task
-    language = target.language_of(ids[start]) if target.is_multilingual else "en"
-    task = "translate" if target.translate in ids[start:stop] else "transcribe"
     try:
-        asked = draft.prompt(language, task)[1:]
+        if isinstance(target, SpeechTokens):
+            return draft.prompt(target.language_in(ids) or "en", timestamps=False)
+        whisper = cast(SpecialTokens, target)
+        start = ids.index(whisper.sot) + 1
+        stop = start + 2 * whisper.is_multilingual  # behind the language and the task
+        language = whisper.language_of(ids[start]) if whisper.is_multilingual else "en"
+        task = "translate" if whisper.translate in ids[start:stop] else "transcribe"
+        return [*text_of(ids[:start]), *draft.prompt(language, task)[1:], *text_of(ids[stop:])]
     except UsageError:
         return None
-    return [*text_of(ids[:start]), *asked, *text_of(ids[stop:])]
-
-
-def _prompt_beside_speech(draft: SpecialTokens, target: SpeechTokens, ids: Sequence[int]) -> list[int] | None:
-    """What a Whisper is asked beside a speech LLM: its text in the same language, English where none is told, without
-    times."""
-    code = target.language_in(ids) or "en"
-    if code not in (draft.languages if draft.is_multilingual else ("en",)):
-        return None
-    return draft.prompt(code, timestamps=False)
 
 
 def _table(source: TokenLayout, target: TokenLayout) -> list[int]:
