@@ -36,12 +36,8 @@ class Noise:
         self.key = digest
         self._key = np.frombuffer(digest, "<u8").astype(np.uint64)
 
-    def gumbel(self, position: int, n: int) -> NDArray[np.float64]:
-        """Return Gumbel noise of the tokens 0 .. n-1 at an absolute position, float64 [n]."""
-        return gumbel(self.numbers(position, n))
-
     def numbers(self, position: int, n: int, stream: int = 0) -> NDArray[np.uint64]:
-        """Return what the noise of the tokens 0 .. n-1 is made of, uint64 [n]."""
+        """Return what the noise of the tokens 0 .. n-1 at an absolute position is made of (`gumbel`), uint64 [n]."""
         counter = np.array([0, position, stream, 0], np.uint64)
         numbers: NDArray[np.uint64] = np.random.Philox(key=self._key, counter=counter).random_raw(n)
         return numbers
@@ -102,19 +98,14 @@ class Draw:
         return 0.5 if self._noise is None else self._noise.uniform(self._position)
 
 
-def log_softmax_at(logits: Logits, token: int, peak: float, scratch: Logits) -> np.float32:
-    """Return the log softmax at any `token` of filtered logits f32[n_vocab] whose largest is `peak`.
-
-    `scratch` f32[n_vocab] is overwritten; it may be the logits themselves.
-    """
+def log_softmax_at(logits: Logits, token: int, peak: float) -> np.float32:
+    """Return the log softmax at any `token` of filtered logits f32[n_vocab], used up, whose largest is `peak`."""
     value = float(logits[token])
-    if -_SAFE_PEAK <= peak <= _SAFE_PEAK:
-        np.exp(logits, out=scratch)
-    else:
-        np.subtract(logits, np.float32(peak), out=scratch)
-        np.exp(scratch, out=scratch)
+    if not -_SAFE_PEAK <= peak <= _SAFE_PEAK:
+        logits -= np.float32(peak)
         value -= peak
-    return np.float32(value - math.log(np.add.reduce(scratch)))
+    np.exp(logits, out=logits)
+    return np.float32(value - math.log(np.add.reduce(logits)))
 
 
 def softmax(row: Logits) -> Logits:

@@ -23,7 +23,7 @@ class _Summed:
         return type(self)(**{name: mine + sign * theirs for name, mine, theirs in pairs})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DraftCounts(_Summed):
     """One drafter's nodes: proposed, run as rows of a pass, and accepted."""
 
@@ -190,10 +190,7 @@ class Tally:
             accepted=sum(self._accepted),
             evaluated_by_position=tuple(self._evaluated),
             accepted_by_position=(*self._accepted, *[0] * (n_positions - len(self._accepted))),
-            by_drafter={
-                name: DraftCounts(proposed=counts[0], evaluated=counts[1], accepted=counts[2])
-                for name, counts in self._by_drafter.items()
-            },
+            by_drafter={name: DraftCounts(*counts) for name, counts in self._by_drafter.items()},
             lossless=lossless,
             draft_s=draft_s,
             choice=choice,

@@ -251,7 +251,7 @@ class Verifier:
             token = window.options.acceptance.choose(logits, draft.siblings(children), draw)
         if self._rows is not None:
             self._rows.append(logits.copy())
-        logprob = log_softmax_at(logits, token, peak, scratch=logits)
+        logprob = log_softmax_at(logits, token, peak)
         if left:
             logprob += np.float32(left)
         tokens.append(token)

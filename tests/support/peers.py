@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.decoding.sampling import Noise
+from specedge.runtime.decoding.sampling import Noise, gumbel
 from specedge.runtime.engine.engine import Engine
 from support.longform import Case, Comparison, Line, compare, faster_options, openai_options, ours
 from support.openai_model import model_of, tokenizer_over
@@ -79,7 +79,7 @@ def _keyed_sampling(seed: int) -> type:
             chosen = []
             for sample, row in enumerate(self._logits.numpy().astype(np.float64)):
                 noise = Noise(seed=seed, window_key=seek, temperature=decoder.temperature, sample=sample)
-                chosen.append(int((row + noise.gumbel(position, len(row))).argmax()))
+                chosen.append(int((row + gumbel(noise.numbers(position, len(row)))).argmax()))
             return torch.tensor(chosen)
 
     return Keyed
