@@ -36,12 +36,11 @@ class Candidate:
 
 
 class AcceptanceRule(ABC):
-    """A rule, by its `name`; lossless: whether the text is that of plain decoding, whatever the drafts are.
+    """A rule. lossless: whether the text is that of plain decoding, whatever the drafts are.
 
     tau: how sure a head must be for a beam to believe it unasked; None: beams verify every draft.
     """
 
-    name: str
     lossless: bool = False
     tau: float | None = None
 
@@ -52,9 +51,8 @@ class AcceptanceRule(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Exact(AcceptanceRule):
-    """The model's own choice: `exact` at temperature 0, `keyed-sample` above it."""
+    """The model's own choice: the likeliest token, or the keyed sample."""
 
-    name: str = "exact"
     lossless: bool = True
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:

@@ -30,8 +30,6 @@ class Residual(AcceptanceRule):
     draft's class: right in distribution too, and the rest of q need not be known. Without classes each id is one.
     """
 
-    name: str = "residual"
-
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
         """Return the first candidate with probability p/q, else a draw from max(0, p - q), by one number of (0, 1)."""
         if draw.temperature == 0 or not candidates:
@@ -65,7 +63,6 @@ class TopM(AcceptanceRule):
     """A draft is kept when it is among the `m` likeliest tokens (Raj et al., eq. 9). Lossy for m above 1."""
 
     m: int = 3
-    name: str = "top-m"
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
         """Return the model's own token if drafted, else the first candidate of the top m, else the model's own."""
@@ -84,7 +81,6 @@ class Typical(AcceptanceRule):
 
     epsilon: float = 0.09
     alpha: float = 0.3
-    name: str = "typical"
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
         """Return the model's own token if drafted, else the first candidate above the limit, else the model's own."""
@@ -102,7 +98,6 @@ class Threshold(AcceptanceRule):
     """A draft is kept when its drafter's confidence is `tau` or more; the model is not asked (Raj et al., eq. 10)."""
 
     tau: float = 0.8
-    name: str = "threshold"
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
         """Return the first candidate that is confident enough and allowed, else the model's own token."""

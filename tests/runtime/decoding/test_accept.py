@@ -144,7 +144,7 @@ def likely(context: DraftContext, budget: int) -> DraftTree:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_other_rules_are_marked_and_keep_the_counts(rule: AcceptanceRule, temperature: float) -> None:
     result = window(rule, temperature, Scripted(likely))
     counted = result.speculation
@@ -155,7 +155,7 @@ def test_other_rules_are_marked_and_keep_the_counts(rule: AcceptanceRule, temper
         assert counted.accepted > 0 and result.tokens != window(Exact(), temperature).tokens
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_without_drafts_every_rule_decodes_alike(rule: AcceptanceRule) -> None:
     for temperature in (0.0, 1.0):
         assert plain_fields(window(rule, temperature)) == plain_fields(window(Exact(), temperature))
