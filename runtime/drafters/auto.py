@@ -1,17 +1,11 @@
 """The account of whether drafting pays, and `auto`, which has the drafter that takes least time for each window.
 
-A window is decoded with one candidate: a drafter, or none. The account keeps what each took: drafting and decoding over
-whole windows, for each token of the text, in plain passes (the time of a pass of one row here and now, `PlainPass`); of
-a prompt's pass what is left when T(k) of the prompt is taken off, for a speech LLM's prompt takes as long as many
-tokens, whoever drafts. The quickest gets the next window. What an untried candidate is hoped to take makes it be tried
-until one is quick; later one of the others is tried now and then, as often as a small share of the time pays for. Plain
-decoding needs no trial: its passes are timed in every window. A window whose drafts have lost too much is finished
+How windows are given to candidates is told in docs/drafters.md (auto). The account counts in plain passes, the time of
+a pass of one row here and now (`PlainPass`); of a prompt's pass what is left when T(k) of the prompt is taken off, for
+a speech LLM's prompt takes as long as many tokens, whoever drafts. A window whose drafts have lost too much is finished
 without any. A single drafter is a candidate beside none, so no drafter is slower than none by more than a few percent.
 
-What is measured stays with the drafter, and so with the model object that keeps it.
-
-Beside the candidates of `auto` stands what the same audio gave when it was decoded before (`EarlierDrafter`): where
-there is such a text, it is asked first, and the window tells nothing of the candidate.
+Where an earlier text of the same audio is asked first (`EarlierDrafter`), the window tells nothing of the candidate.
 """
 
 from __future__ import annotations
@@ -275,7 +269,9 @@ class AutoDrafter(Drafter):
                 draft = guard.propose(context, budget, n_vocab=window.n_vocab, useless=())
                 if draft:
                     self._drafted = guard
-                    tree = _tree_of(draft, self.sources.index(guard.name))
+                    parents = None if draft.is_chain else draft.parents
+                    source = [self.sources.index(guard.name)] * len(draft)
+                    tree = DraftTree(draft.ids, parents, draft.conf, source, draft.drawn)
                     n_paths = window.n_paths if self._n_pending == 1 else 1
                     self._shape = _shape_of(draft, self._n_pending, n_paths, budget)
                     break
@@ -369,12 +365,6 @@ class AutoDrafter(Drafter):
                 del self._guards[name]
                 self._told = [other for other in self._told if other is not guard]
                 log.warning("the drafter %s failed and is left out of %s: %s", name, self.name, guard.error)
-
-
-def _tree_of(draft: Draft, source: int) -> DraftTree:
-    """A checked draft of one of several drafters as a tree; `source` is its place among them."""
-    parents = None if draft.is_chain else draft.parents
-    return DraftTree(draft.ids, parents, draft.conf, [source] * len(draft), draft.drawn)
 
 
 def _shape_of(draft: Draft, n_pending: int, n_paths: int, budget: int) -> tuple[int, int]:
