@@ -25,7 +25,7 @@ _PLACES = {
         "top": "accept:TopM",
         "threshold": "accept:Threshold",
     },
-    "lookahead": {"rule": "lookahead:rule", "adaptive": "lookahead:Adaptive", "joint": "lookahead:joint"},
+    "lookahead": {"rule": "lookahead:Rule", "adaptive": "lookahead:Adaptive", "joint": "lookahead:joint"},
     "translation": {"words": "across_words:translation"},
     "learning": {"student": "distill:student"},
     "drawing": {"draw": "accept:draw_draft"},

@@ -1,8 +1,8 @@
 """Lookahead rules of papers: how many tokens a draft model drafts before its target is asked.
 
 `AcceptanceHead` is the classifier of OmniDraft (arXiv 2507.02659, online adaptive drafting): features of a drafted
-token (`signs_of`) go through one hidden layer, and what comes out corrects the draft's own log-odds, so an untrained
-head believes the draft. It learns online. The same seed and the same tokens give the same head.
+token (`Adaptive.signs`) go through one hidden layer, and what comes out corrects the draft's own log-odds, so an
+untrained head believes the draft. It learns online. The same seed and the same tokens give the same head.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from .adapter import Adam
 from .distill import likeliest
 
 _LONGEST = 16
-Signs = NDArray[np.float32]
-_NO_SIGNS: Sequence[Signs] = ()
 Floats = NDArray[np.float32]
+_NO_SIGNS: Sequence[Floats] = ()
 _N_HIDDEN = 32
 _RATE = 1e-3
 _BATCH = 64
 _N_ENOUGH = 32  # tokens before the first update
-_MOST_SURE = 6.0  # log-odds
+_MOST_SURE = 0.9975  # log-odds of 5.99
 
 
 class AcceptanceHead:
@@ -99,9 +98,9 @@ class AcceptanceHead:
 
 
 def log_odds(confidence: float) -> float:
-    """Of a probability, kept from certainty."""
-    sure = min(max(confidence, 1e-9), 1 - 1e-9)
-    return min(max(float(np.log(sure / (1 - sure))), -_MOST_SURE), _MOST_SURE)
+    """Of a probability, kept from certainty on both sides."""
+    sure = min(max(confidence, 1 - _MOST_SURE), _MOST_SURE)
+    return math.log(sure / (1 - sure))
 
 
 _N_PROJECTIONS = 16
@@ -109,18 +108,6 @@ _N_OWN = 4
 N_SIGNS = _N_PROJECTIONS + _N_OWN
 _N_LIKELIEST = 16
 _WIDEST = 10.0
-
-
-def signs_of(row: Floats, probability: float, hidden: Floats, *, is_timestamp: bool) -> Floats:
-    """f32 [N_SIGNS] of a token with this probability: its filtered row f32 [n_vocab], and the hidden row f32 [n]."""
-    near = likeliest(row, _N_LIKELIEST)
-    p = np.exp(near.logp)
-    entropy = -float((p * near.logp).sum()) - math.exp(near.rest) * near.rest
-    best = np.sort(near.logp)[::-1]
-    margin = float(best[0] - best[1]) if len(best) > 1 else _WIDEST
-    own = [math.log(max(probability, 1e-9)), margin / _WIDEST, entropy, float(is_timestamp)]
-    scale = math.sqrt(float(hidden @ hidden)) or 1.0
-    return np.concatenate([np.array(own, np.float32), (hidden @ _projection(len(hidden))) / np.float32(scale)])
 
 
 @functools.cache
@@ -138,12 +125,12 @@ _N_UPDATES = 4  # of the head after a window, where the draft itself does not le
 class Rule(Lookahead):
     """From 3 tokens on, between 1 and `longest` (Chheda, equation 6)."""
 
-    def __init__(self, longest: int = _LONGEST) -> None:
+    def __init__(self, *_costs: object, longest: int = _LONGEST) -> None:
         super().__init__(_FIRST_RULE)
         self._longest = longest
 
     def learn(
-        self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
+        self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Floats] = _NO_SIGNS
     ) -> None:
         """One more, one fewer, or as many as before."""
         if not confidences:
@@ -172,15 +159,23 @@ class Adaptive(CostOptimal):
         self._reached: list[float] = []
         self._has_trained = False
 
-    def signs(self, row: Signs, probability: float, hidden: Signs, *, is_timestamp: bool) -> Signs:
-        return signs_of(row, probability, hidden, is_timestamp=is_timestamp)
+    def signs(self, row: Floats, probability: float, hidden: Floats, *, is_timestamp: bool) -> Floats:
+        """f32 [N_SIGNS] of a token: how sure the draft is, and its hidden row in few dimensions."""
+        near = likeliest(row, _N_LIKELIEST)
+        p = np.exp(near.logp)
+        entropy = -float((p * near.logp).sum()) - math.exp(near.rest) * near.rest
+        best = np.sort(near.logp)[::-1]
+        margin = float(best[0] - best[1]) if len(best) > 1 else _WIDEST
+        own = [math.log(max(probability, 1e-9)), margin / _WIDEST, entropy, float(is_timestamp)]
+        scale = math.sqrt(float(hidden @ hidden)) or 1.0
+        return np.concatenate([np.array(own, np.float32), (hidden @ _projection(len(hidden))) / np.float32(scale)])
 
     def limit(self) -> int:
         """As many as may be."""
         self._reached = []
         return super().limit()
 
-    def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
+    def goes_on(self, confidences: Sequence[float], signs: Sequence[Floats] = _NO_SIGNS) -> bool:
         """Whether all tokens so far are still expected to be accepted, and another one may pay."""
         for depth in range(len(self._reached), len(confidences)):
             before = self._reached[-1] if self._reached else 1.0
@@ -189,7 +184,7 @@ class Adaptive(CostOptimal):
         return self._reached[-1] > 1 - _GAMMA and super().goes_on(confidences)
 
     def learn(
-        self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
+        self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Floats] = _NO_SIGNS
     ) -> None:
         """Count what came true, and remember it for the head."""
         super().learn(confidences, n_accepted, refused=refused)
@@ -209,14 +204,9 @@ class Adaptive(CostOptimal):
         self._has_trained = True
 
 
-def _features(confidence: float, depth: int, signs: Signs) -> Signs:
+def _features(confidence: float, depth: int, signs: Floats) -> Floats:
     """What the head sees of a token: its row, how deep it stands, whether it follows from the one before alone."""
     return np.concatenate([signs, np.array([min(depth / _DEEPEST, 2.0), confidence == 1.0], np.float32)])
-
-
-def rule(rows: CostTable, cost: DraftCost) -> Lookahead:
-    """The policy `rule`."""
-    return Rule()
 
 
 joint = functools.partial(Adaptive, n_updates=1, n_kept=256)
