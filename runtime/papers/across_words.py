@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,20 +39,9 @@ from ..options import DrafterOptions
 from ..text.splitting import split
 from ..text.tokenizer import Tokenizer
 
-_NO_RUNS: Mapping[tuple[int, ...], int] = {}
-
-
-def direct_map(source: Sequence[bytes], target: Sequence[bytes]) -> NDArray[np.int32]:
-    """The id in `target` of every token of `source`, -1 where it has none; the empty token has none.
-
-    Both are byte tables of text tokens, by id. int32 [len(source)].
-    """
-    id_of = {token: id_ for id_, token in enumerate(target) if token}
-    return np.array([id_of.get(token, -1) if token else -1 for token in source], np.int32)
-
 
 class AcrossWords(Translation):
-    """See the module. `cache` holds what was spelt before."""
+    """See the module. `cache` holds what was spelt before, `direct` the target's id of each text token, -1 for none."""
 
     def __init__(
         self, draft: Tokenizer, target: Tokenizer, *, mode: str = "words", cache: WordCache | None = None
@@ -60,7 +50,8 @@ class AcrossWords(Translation):
         self._starts_bare = not target.special.begins_with_space
         self.cache = WordCache() if cache is None else cache
         eot = draft.special.eot
-        self.direct = [int(id_) for id_ in direct_map(draft.ranks[:eot], target.ranks[: target.special.eot])]
+        id_of = {data: id_ for id_, data in enumerate(target.ranks[: target.special.eot]) if data}
+        self.direct = [id_of.get(data, -1) for data in draft.ranks[:eot]]
         self._to_target = special_map(draft.special, target.special)
         self._to_draft = special_map(target.special, draft.special)
         self._byte_ids = {token: id_ for id_, token in enumerate(draft.ranks[:eot]) if len(token) == 1}
@@ -179,7 +170,7 @@ class AcrossWords(Translation):
 
     def runs(self, token: int) -> Mapping[tuple[int, ...], int]:
         """The runs that begin with `token`, and what each becomes; some may have been forgotten a while ago."""
-        return self._runs.get(token, _NO_RUNS)
+        return self._runs.get(token, {})
 
     def _note_runs(self) -> None:
         """Note the runs that the cache remembers by their first ids, and no others."""
@@ -234,9 +225,7 @@ class _AcrossReader(Reader):
 
     def _emit(self, n_pending: int, targets: Sequence[int], drawn: Drawn | Classed | None = None) -> None:
         """The first `n_pending` draft tokens have become `targets`, of which the first bears the doubt of all."""
-        product = 1.0
-        for confidence in self.pending_confidences[:n_pending]:
-            product *= confidence
+        product = math.prod(self.pending_confidences[:n_pending])
         del self.pending[:n_pending], self.pending_confidences[:n_pending], self.pending_drawn[:n_pending]
         if targets:
             self.tokens += targets
