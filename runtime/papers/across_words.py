@@ -70,8 +70,7 @@ class AcrossWords(Translation):
         found: list[int] = []
         for is_text, run in itertools.groupby(ids, lambda token: token < self._target.special.eot):
             if is_text:
-                data = self._target.decode_bytes(run)
-                found += self._spelt(b" " + data if self._starts_bare and not found and data[:1] != b" " else data)
+                found += self._spelt(self._text_of(run, is_first=not found))
             else:
                 found += [self._to_draft[token] for token in run if token in self._to_draft]
         return found
@@ -103,8 +102,11 @@ class AcrossWords(Translation):
         for is_text, group in itertools.groupby(tokens, lambda token: token < self._target.special.eot):
             run = list(group)
             if is_text:
-                made = self._spelt(self._target.decode_bytes(run))
-                alone = {span: at + i for i, span in enumerate(_spans(self._target.ranks[token] for token in run))}
+                data = self._text_of(run, is_first=not ids)
+                pieces = [self._target.ranks[token] for token in run]
+                start = len(data) - sum(map(len, pieces))
+                made = self._spelt(data)
+                alone = {span: at + i for i, span in enumerate(_spans(pieces, start))}
                 places += [alone.get(span, -1) for span in _spans(self._draft.ranks[id_] for id_ in made)]
             else:
                 made = self.text(run)
@@ -178,6 +180,11 @@ class AcrossWords(Translation):
         for source, target in self.cache.items():
             if len(target) == 1:
                 self._runs.setdefault(source[0], {})[source] = target[0]
+
+    def _text_of(self, run: Iterable[int], *, is_first: bool) -> bytes:
+        """What the target says, with the space that the draft begins a text with."""
+        data = self._target.decode_bytes(run)
+        return b" " + data if is_first and self._starts_bare and data[:1] != b" " else data
 
     def _spelt(self, data: bytes) -> list[int]:
         """Text of the target, which may break off within a character, in the draft's ids."""
@@ -329,10 +336,9 @@ class _TokenReader(_AcrossReader):
         ]
 
 
-def _spans(pieces: Iterable[bytes]) -> list[tuple[int, int]]:
+def _spans(pieces: Iterable[bytes], start: int = 0) -> list[tuple[int, int]]:
     """Where each piece begins and ends in bytes."""
-    ends = [0, *itertools.accumulate(map(len, pieces))]
-    return list(itertools.pairwise(ends))
+    return list(itertools.pairwise(itertools.accumulate(map(len, pieces), initial=start)))
 
 
 def _cut(text: str, pattern: str) -> list[str]:
