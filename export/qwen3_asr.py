@@ -29,8 +29,7 @@ from specedge.errors import CheckpointError, ModelError
 from specedge.runtime.bundle.dims import SpeechDims
 from specedge.runtime.text.special import LANGUAGE_NAMES
 from specedge.runtime.text.speech_tokens import SpeechTokens
-from specedge.runtime.text.splitting import QWEN
-from specedge.runtime.text.tokenizer import Encoder
+from specedge.runtime.text.tokenizer import QWEN, Encoder
 
 from .chunk_encoder_graph import N_CONVOLUTIONS, halved, stem_features
 from .decoder_graph import PROJECTION, VOCABULARY

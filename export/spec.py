@@ -25,7 +25,7 @@ from specedge.errors import CheckpointError, CheckpointNotFoundError, SpecedgeEr
 from specedge.runtime.bundle.dims import Dims
 from specedge.runtime.bundle.manifest import Source as Source
 from specedge.runtime.console import GET_TORCH
-from specedge.runtime.text.splitting import GPT2
+from specedge.runtime.text.tokenizer import GPT2
 
 from .heads import HeadsSpec, Shapes, head_shapes, heads_in_config, layer_shapes, pair_shapes
 from .layers import ROWS_AT_ONCE, in_parts
@@ -80,7 +80,7 @@ class Spec:
     preprocessor: dict[str, Any]
     source: Source
     heads: HeadsSpec | None = None
-    pattern: ClassVar[str] = GPT2  # what text is split by before bytes are merged, of splitting.PATTERNS
+    pattern: ClassVar[str] = GPT2  # what text is split by before bytes are merged, of PATTERNS
     low_rank: tuple[Mapping[str, int], ...] = ()
     warning: str = ""
 

@@ -26,8 +26,7 @@ from typing import Any
 from specedge.errors import CheckpointError, ModelError
 from specedge.runtime.decoding.rules import non_speech_tokens
 from specedge.runtime.text.special import LANGUAGE_NAMES, SpecialTokens
-from specedge.runtime.text.splitting import PATTERNS
-from specedge.runtime.text.tokenizer import Tokenizer, unpack_table
+from specedge.runtime.text.tokenizer import PATTERNS, Tokenizer, unpack_table
 
 from .spec import read_json, read_optional, read_text
 
@@ -282,7 +281,7 @@ def read_vocabulary(
 def read_llm_vocabulary(folder: Path, n_vocab: int, *, end: str, pattern: str) -> tuple[list[bytes], dict[str, int]]:
     """Byte table (index = id) and added tokens by content of a model of `n_vocab` tokens, by Hugging Face's files.
 
-    Text tokens are those before the added token `end`; pattern: of splitting.PATTERNS, by which the model's text is
+    Text tokens are those before the added token `end`; pattern: of tokenizer.PATTERNS, by which the model's text is
     split. Raises `CheckpointError` for missing, unreadable or contradicting files, and for another pattern.
     """
     files = _read_files(folder)

@@ -27,9 +27,8 @@ from ..engine.engine import Engine
 from ..options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from ..text.words import UNSPACED_LANGUAGES
 from .segments import Segment, Word
-from .times import settle
 from .transcribe import compression_ratio
-from .windows import AudioContext, Piece, frames_to_s
+from .windows import AudioContext, Piece, frames_to_s, settle
 from .words import time_words
 
 _Unit = tuple[int, str]

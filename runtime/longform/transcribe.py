@@ -50,7 +50,6 @@ from ..text.tokenizer import Tokenizer
 from ..text.transcripts import is_unspaced
 from .prompts import Prompts
 from .segments import DraftedSegment, Segment
-from .times import settle
 from .windows import (
     LEAST_REST_FRAMES,
     AudioContext,
@@ -62,6 +61,7 @@ from .windows import (
     cut_window,
     frames_to_s,
     s_to_frames,
+    settle,
     silent_behind,
     spans_of_clips,
 )

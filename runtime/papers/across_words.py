@@ -36,8 +36,7 @@ from ..decoding.accept import Classed, Drawn
 from ..drafters.draft.translate import Reader, Translation, drawn_among, prompt_in, special_map
 from ..engine.draft_model import DraftModel
 from ..options import DrafterOptions
-from ..text.splitting import split
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import Tokenizer, split
 
 
 class AcrossWords(Translation):

@@ -1,6 +1,7 @@
 """Text to token ids and back, and the file `tokenizer.bin` that carries a model's byte table.
 
-Byte-level byte-pair encoding as tiktoken does it, without tiktoken. `split` (splitting.py) cuts text into pieces, and
+Byte-level byte-pair encoding as tiktoken does it, without tiktoken. `split` cuts text into pieces by the pattern of
+GPT-2 or of Qwen, which composes text first (NFC), as its publishers do, and
 `Encoder` merges the UTF-8 bytes of each piece, always the pair whose merged bytes have the lowest id, the leftmost
 first (ids are ranks in every vocabulary that is read).
 
@@ -16,15 +17,45 @@ import heapq
 import json
 import os
 import struct
+import unicodedata
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, lru_cache, partial
+from typing import Any
 
 from specedge.errors import BundleError, ModelError, UsageError
 from specedge.files import write_atomic
 
 from .special import SpecialTokens, TokenLayout
-from .splitting import GPT2, QWEN, composed, split
+
+GPT2, QWEN = "gpt2", "qwen"
+PATTERNS = {
+    GPT2: r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    QWEN: (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+        r"\s+(?!\S)|\s+"
+    ),
+}
+"""As their publishers write them, by the names that tokenizer files have for them."""
+
+
+@cache
+def _compiled(pattern: str) -> Any:
+    import regex
+
+    return regex.compile(PATTERNS[pattern], regex.VERSION0)
+
+
+def composed(text: str, pattern: str) -> str:
+    """`text` as the tokenizer of this pattern sees it."""
+    return unicodedata.normalize("NFC", text) if pattern == QWEN else text
+
+
+def split(text: str, pattern: str = GPT2) -> Iterator[str]:
+    """The pieces of `text` by the pattern of this name; joined they are `text` again."""
+    for match in _compiled(pattern).finditer(text):
+        yield match.group()
+
 
 _MAX_CACHED_CHARS = 64  # longer pieces are merged afresh each time, so the cache is bounded in bytes too
 _MAX_CACHED_PIECES = 1 << 14
@@ -76,7 +107,7 @@ def _without_surrogates(text: str) -> str:
 class Encoder:
     """Text to token ids, with a bounded cache of pieces. Safe to use from several threads.
 
-    `ranks` maps the bytes of every token to its id and holds all 256 single bytes; `pattern`: of splitting.PATTERNS.
+    `ranks` maps the bytes of every token to its id and holds all 256 single bytes; `pattern`: of PATTERNS.
     """
 
     def __init__(self, ranks: Mapping[bytes, int], pattern: str = GPT2) -> None:

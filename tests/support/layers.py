@@ -83,7 +83,7 @@ RULES = (
     Rule(pattern="runtime/engine/session.py", libraries=_NUMPY | {"onnxruntime"}),
     Rule(pattern="runtime/engine/providers.py", libraries=_NUMPY, lazy=frozenset({"openvino"})),
     Rule(pattern="runtime/device.py", lazy=frozenset({"onnxruntime"})),
-    Rule(pattern="runtime/text/splitting.py", lazy=frozenset({"regex"})),
+    Rule(pattern="runtime/text/tokenizer.py", lazy=frozenset({"regex"})),
     Rule(pattern="runtime/audio/media.py", libraries=_NUMPY, lazy=frozenset({"av"})),
     Rule(pattern="runtime/bench/peers.py", lazy=frozenset({"faster_whisper", "torch", "whisper"})),
     Rule(pattern="runtime/*", libraries=_NUMPY),

@@ -16,7 +16,7 @@ from specedge.export.qwen3_asr import MODULES, PUBLISHED, SpeechSpec
 from specedge.export.spec import Source
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.speech import SpeechEngine
-from specedge.runtime.text.splitting import PATTERNS, QWEN
+from specedge.runtime.text.tokenizer import PATTERNS, QWEN
 from support.exported import made_folder
 from support.vocab import merges_of, spell, toy_ranks
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specedge.runtime.longform.segments import Word
-from specedge.runtime.longform.times import settle
-from specedge.runtime.longform.windows import Piece
+from specedge.runtime.longform.windows import Piece, settle
 
 Times = list[tuple[float, float]]
 

@@ -16,8 +16,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specedge.runtime.text.splitting import PATTERNS, QWEN, split
-from specedge.runtime.text.tokenizer import Encoder
+from specedge.runtime.text.tokenizer import PATTERNS, QWEN, Encoder, split
 from support.vocab import mixed_text, table
 
 # What the pattern turns on: contractions in any case, digits, line breaks, signs before words, marks, letters without

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
-from specedge.runtime.text.splitting import PATTERNS
-from specedge.runtime.text.tokenizer import Tokenizer, pack_table, unpack_table, write_table
+from specedge.runtime.text.tokenizer import PATTERNS, Tokenizer, pack_table, unpack_table, write_table
 from support.vocab import mixed_text, table, toy_ranks, toy_special
 
 HEADER_BYTES = 24
