@@ -87,7 +87,7 @@ def test_a_larger_vocabulary_changes_nothing_below(layout: Layout, n_more: int) 
 def test_a_language_of_its_own() -> None:
     generation = _generation(TINY)
     generation["lang_to_id"]["<|gsw|>"] = 51865
-    with pytest.raises(CheckpointError, match="below the timestamps"):
+    with pytest.raises(CheckpointError, match="to the timestamps"):
         read_layout({}, {}, generation, 51866)
     added = dict(TINY.specials)
     added.pop("<|su|>")
