@@ -30,9 +30,9 @@ from .bundle.manifest import SPEECH
 from .console import Progress
 from .decoding.drafter import Drafter, TargetModel
 from .decoding.languages import UNKNOWN_LANGUAGE, detect_language
+from .device import map_large_blocks
 from .drafters.kept import KeptDrafters, Loan
 from .drafters.registry import make_drafter, threads_here
-from .engine.heap import map_large_blocks
 from .longform.segments import Segment, TranscriptionInfo
 from .longform.transcribe import Transcription, vote
 from .longform.windows import MIN_FRAMES

@@ -40,9 +40,8 @@ from ..bundle.manifest import (
     WHISPER,
     require_align,
 )
-from ..device import most_threads, threads_allowed
+from ..device import most_threads, threads_allowed, trim_heap
 from ..options import AUTO_PROVIDER, CPU
-from . import heap
 from .exactness import rows_are_exact
 from .kv_cache import MAX_TEXTS, KvCache, PassArrays, TextMemory, WantedRows, copy_rows
 from .kv_cache import Factors as Factors
@@ -257,7 +256,7 @@ class Engine:
                 windows = np.ascontiguousarray(mels[first : first + n_shared], np.float32)
                 with self.lock:
                     features += self._encode_shared(windows, ends_in_silence=ends_in_silence)
-                    heap.trim_heap()
+                    trim_heap()
             for window in features:
                 self._budget.hold(window, n_bytes)
         return features
@@ -271,7 +270,7 @@ class Engine:
         """
         with self.lock:
             (features,) = self._features(np.ascontiguousarray(hidden[None], np.float32), bias)
-            heap.trim_heap()
+            trim_heap()
         return features
 
     def _encode_shared(self, windows: NDArray[np.float32], *, ends_in_silence: bool) -> list[Features]:
@@ -553,7 +552,7 @@ class Engine:
             self._session(ALIGN_GRAPH)
             probs = self._token_probs(features, ids)
             scores = self.align_scores(features, ids)
-            heap.trim_heap()
+            trim_heap()
         return Alignment(scores=scores, token_probs=probs)
 
     def align_scores(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:

@@ -44,8 +44,8 @@ from specedge.models import store
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.audio.vad import VadOptions
 from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.device import map_large_blocks  # noqa: E402
 from specedge.runtime.engine.engine import Engine
-from specedge.runtime.engine.heap import map_large_blocks  # noqa: E402
 from specedge.runtime.longform.transcribe import Transcription
 from specedge.runtime.longform.vad_filter import SpeechAudio
 from specedge.runtime.options import TranscribeOptions
