@@ -1,4 +1,4 @@
-"""A cache with a byte budget that drops the least recently used first."""
+"""Caches with a byte budget that drop the least recently used first."""
 
 from __future__ import annotations
 
@@ -50,3 +50,24 @@ class Lru(Generic[_Key, _Value]):
         """All entries, the least recently used first."""
         with self.lock:
             return list(self._entries.items())
+
+
+ENTRY_BYTES = 376  # two tuples 56 each, slot and node of the OrderedDict up to 220, rounding
+ID_BYTES = 36  # a slot of 8 and an integer of 28
+MAX_IDS = 64
+Ids = tuple[int, ...]
+
+
+class WordCache(Lru[Ids, Ids]):
+    """How words of one vocabulary are spelt in another: OmniDraft's n-gram cache (arXiv 2507.02659).
+
+    The paper maps several draft tokens to one target token; here both sides may be several, 1 to `MAX_IDS` ids; others
+    are ignored. Byte-pair encoding never merges across words, so a word is spelt the same in every context.
+    """
+
+    def __init__(self, budget_bytes: int = 4 << 20) -> None:
+        super().__init__(budget_bytes, lambda source, target: ENTRY_BYTES + ID_BYTES * (len(source) + len(target)))
+
+    def put(self, key: Ids, value: Ids) -> None:
+        if 1 <= len(key) <= MAX_IDS and 1 <= len(value) <= MAX_IDS:
+            super().put(key, value)

@@ -15,11 +15,10 @@ from ..onnx_builder import GraphBuilder
 def own_logits(g: GraphBuilder, last: str, heads: Heads, dims: Dims, kind: LinearKind) -> tuple[str, NDArray[np.int64]]:
     """Logits `[n_heads, n]` of the row `last` `[1, 1, n_text_state]`, and the token of each column; a head's matrix is
     in memory at a time."""
-    spec = heads.spec
     tokens = np.arange(dims.n_vocab) if heads.tokens is None else heads.tokens
     parts = []
-    for i in range(spec.n_heads):
+    for i in range(heads.spec.n_heads):
         matrix = heads.weights.tensor(f"projection_heads.{i}.weight")
         parts.append(linear(g, last, f"projection_heads.{i}", matrix, None, kind))
     logits = g.node("Concat", parts, axis=1) if len(parts) > 1 else parts[0]
-    return g.node("Reshape", [logits, g.ints(spec.n_heads, len(tokens))]), tokens.astype(np.int64)
+    return g.node("Reshape", [logits, g.ints(heads.spec.n_heads, len(tokens))]), tokens.astype(np.int64)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
-from specedge.maps.word_cache import WordCache
+from specedge.maps.lru import WordCache
 
 from ..bundle.bundle import Bundle, encoder_fingerprint
 from ..bundle.dims import FRAMES_PER_POSITION

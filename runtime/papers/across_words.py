@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.maps.lru import WordCache
 from specedge.maps.tmap_format import text_fingerprint
-from specedge.maps.word_cache import WordCache
 
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import check_share

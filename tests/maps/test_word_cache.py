@@ -7,7 +7,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specedge.maps.word_cache import ENTRY_BYTES, ID_BYTES, WordCache
+from specedge.maps.lru import ENTRY_BYTES, ID_BYTES, WordCache
 
 RUNS = st.lists(st.integers(0, 60_000), min_size=1, max_size=6).map(tuple)
 PRICE = ENTRY_BYTES + 3 * ID_BYTES
