@@ -13,8 +13,7 @@ from ..onnx_builder import GraphBuilder
 
 
 def own_logits(g: GraphBuilder, last: str, heads: Heads, dims: Dims, kind: LinearKind) -> tuple[str, NDArray[np.int64]]:
-    """Logits `[n_heads, n]` of the row `last` `[1, 1, n_text_state]`, and the token of each column; a head's matrix is
-    in memory at a time."""
+    """Logits `[n_heads, n]` of the row `last` `[1, 1, n_text_state]`, a matrix at a time; each column's token."""
     tokens = np.arange(dims.n_vocab) if heads.tokens is None else heads.tokens
     parts = []
     for i in range(heads.spec.n_heads):

@@ -169,14 +169,15 @@ class SpecialTokens(TokenLayout):
             object.__setattr__(self, "n_timestamps", self.n_vocab - self.timestamp_begin)
 
     def _problem(self) -> str | None:
-        ids = {name: getattr(self, name) for name in (*_REQUIRED, *_TASKS)}
+        tasks = [name for name in _TASKS if getattr(self, name) is not None]
+        ids = {name: getattr(self, name) for name in (*_REQUIRED, *tasks)}
         ids |= {f"language {code!r}": id_ for code, id_ in self.languages.items()}
+        if strange := [name for name, id_ in ids.items() if type(id_) is not int]:
+            return f"{strange[0]} has id {ids[strange[0]]!r}, expected an integer"
         first, last = max(self.eot, 0), min(self.timestamp_begin, self.n_vocab - 1)
         seen: dict[int, str] = {}
         for name, id_ in ids.items():
-            if id_ is None and name in _TASKS:
-                continue
-            if type(id_) is not int or not first <= id_ <= last:
+            if not first <= id_ <= last:
                 return f"{name} has id {id_!r}, expected one from eot ({first}) to the timestamps ({last})"
             if id_ in seen:
                 return f"{name} and {seen[id_]} have the same id {id_}"

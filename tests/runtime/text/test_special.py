@@ -98,3 +98,10 @@ def test_from_json_refuses(change: dict[str, Any]) -> None:
 def test_the_vocabulary_must_have_room(n_vocab: int) -> None:
     with pytest.raises(ModelError):
         dataclasses.replace(MULTILINGUAL, n_vocab=n_vocab)
+
+
+@pytest.mark.parametrize("name", ["eot", "sot", "timestamp_begin"])
+@pytest.mark.parametrize("value", ["300", None, 1.5])
+def test_an_id_that_is_no_integer_is_told_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ModelError, match=f"{name} has id {value!r}, expected an integer"):
+        dataclasses.replace(MULTILINGUAL, **{name: value})
