@@ -17,7 +17,7 @@ import mmap
 import os
 import stat
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
@@ -117,46 +117,26 @@ class TokenMap(contextlib.AbstractContextManager["TokenMap"]):
 
     def find(self, context: Sequence[int], n: int) -> range:
         """The numbers of the candidates, best first, for the last `n` ids of `context`; empty if there are none."""
-        length = len(context)
-        if not 0 < n <= self.n_orders or n > length + 1:
+        if not 0 < n <= min(self.n_orders, len(context) + 1):
             return _NONE
-        keys, csr, first, _ = self._orders[n]
-        if self._ids is not None and length:
-            context = [_number(self._ids, id_) for id_ in context[-n:]]
-            length = len(context)
-        last = context[-1] if length else END
-        n_rows = len(csr) - 2
-        if 0 <= last < n_rows:
-            low, high = csr[last], csr[last + 1]
-        elif last == END and not length:
-            low, high = csr[n_rows], csr[n_rows + 1]
-        else:
+        keys, csr, first, old = self._orders[n]
+        n_packed = min(n, MAX_ORDER - 1)
+        key = _packed(context, n_packed, self._ids)
+        if key is None:
             return _NONE
-        if low == high:
-            return _NONE
-        key, used = last, 1
-        while used < n and used < 4:
-            used += 1
-            token = context[-used] if used <= length else END
-            if token >> 16 or (token == END and used <= length):
-                return _NONE
-            key = key << 16 | token
-        at: int = bisect_left(keys, key, low, high)
+        row = min(key >> 16 * (n_packed - 1), len(csr) - 2)  # the last row is the start's, whose keys are others
+        stop: int = csr[row + 1]
+        at: int = bisect_left(keys, key, csr[row], stop)
         if n == MAX_ORDER:
-            at = self._find_oldest(context, key, at, high)
-        if at == high or keys[at] != key:
-            return _NONE
-        return range(first[at], first[at + 1])
-
-    def _find_oldest(self, context: Sequence[int], key: int, low: int, high: int) -> int:
-        """The key of five ids that has the oldest too, among those in [low, high); `high` if there is none."""
-        keys, _, _, old = self._orders[MAX_ORDER]
-        oldest = context[-MAX_ORDER] if len(context) >= MAX_ORDER else END
-        if oldest >> 16 or (oldest == END and len(context) >= MAX_ORDER):
-            return high
-        stop = bisect_left(keys, key + 1, low, high) if key < 0xFFFF_FFFF_FFFF_FFFF else high
-        at: int = bisect_left(old, oldest, low, stop)
-        return at if at < stop and old[at] == oldest else high
+            oldest = _packed(context[: 1 - MAX_ORDER], 1, self._ids)
+            if oldest is None:
+                return _NONE
+            stop = bisect_right(keys, key, at, stop)
+            at = bisect_left(old, oldest, at, stop)
+            is_there = at < stop and old[at] == oldest
+        else:
+            is_there = at < stop and keys[at] == key
+        return range(first[at], first[at + 1]) if is_there else _NONE
 
     def candidate(self, number: int) -> Candidate:
         """The candidate of that number, as `find` gives them."""
@@ -288,10 +268,21 @@ class TokenMap(contextlib.AbstractContextManager["TokenMap"]):
         self._len, self._count, self._conf = cast("len", "B"), cast("count", "B"), cast("conf", "B")
 
 
-def _number(ids: Sequence[int] | memoryview, id_: int) -> int:
-    """The place of an id in the rising `ids`, -1 where it is not among them."""
-    at = bisect_left(ids, id_)
-    return at if at < len(ids) and ids[at] == id_ else -1
+def _packed(context: Sequence[int], n: int, ids: Sequence[int] | memoryview | None) -> int | None:
+    """The tokens of the last `n` ids of a context, the most recent in the highest bits; `END` for one before the first.
+
+    ids: those of a numbered map, rising. None where an id is none of the map's.
+    """
+    packed = 0
+    for back in range(1, n + 1):
+        token = context[-back] if back <= len(context) else END
+        if ids is not None and back <= len(context):
+            at = bisect_left(ids, token)
+            token = at if at < len(ids) and ids[at] == token else -1
+        if not 0 <= token < END and back <= len(context):
+            return None
+        packed = packed << 16 | token
+    return packed
 
 
 def _give_back(data: bytes | mmap.mmap) -> None:
@@ -336,17 +327,11 @@ class NgramIndex:
     def followers(self, sentence: Sequence[int], n: int) -> Followers:
         """What followed the last `n` - 1 ids of a begun sentence, whose start counts too; empty if nothing did."""
         order = self.orders.get(n)
-        wanted = n - 1
-        if order is None or len(sentence) + 1 < wanted:
+        if order is None or len(sentence) + 1 < n - 1:
             return _NO_FOLLOWERS
-        packed = 0
-        for back in range(1, wanted + 1):
-            id_ = sentence[-back] if back <= len(sentence) else END
-            if self._ids is not None and back <= len(sentence):
-                id_ = _number(self._ids, id_)
-            if not 0 <= id_ <= END:
-                return _NO_FOLLOWERS
-            packed = packed << 16 | id_
+        packed = _packed(sentence, n - 1, self._ids)
+        if packed is None:
+            return _NO_FOLLOWERS
         contexts = order.contexts
         at = bisect_left(contexts, packed)
         if at == len(contexts) or contexts[at] != packed:
