@@ -11,7 +11,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from specedge.errors import ModelError, UsageError
@@ -123,9 +123,10 @@ class TokenLayout(ABC):
     def check_request(self, language: str | None, task: str) -> None:
         """Raises UsageError for a language, None for any, or a task that this model does not have."""
 
-    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Everything but `n_vocab`, which the manifest keeps among the dimensions."""
+        layout: Any = self  # a dataclass
+        return {one.name: getattr(self, one.name) for one in fields(layout) if one.init and one.name != "n_vocab"}
 
     def find_code(self, language: str) -> str:
         """The code of a language that this model can be told, from a code or a name. Raises UsageError."""
@@ -237,14 +238,6 @@ class SpecialTokens(TokenLayout):
         elif task != "transcribe" or (language is not None and find_language(language) != "en"):
             raise UsageError(f"this model only transcribes English: no {task!r} in language {language!r}")
         return ids if timestamps else [*ids, self.no_timestamps]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **{name: getattr(self, name) for name in (*_REQUIRED, *_TASKS)},
-            "languages": dict(self.languages),
-            "n_timestamps": self.n_timestamps,
-            "time_precision_s": self.time_precision_s,
-        }
 
     @classmethod
     def from_json(cls, data: Any, n_vocab: int) -> SpecialTokens:

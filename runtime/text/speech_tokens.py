@@ -94,15 +94,6 @@ class SpeechTokens(TokenLayout):
                 return code
         return None
 
-    def to_json(self) -> dict[str, Any]:
-        languages = {code: list(ids) for code, ids in self.languages.items()}
-        return {
-            "eot": self.eot,
-            **{name: list(getattr(self, name)) for name in _IDS},
-            "languages": languages,
-            "context_at": self.context_at,
-        }
-
     @classmethod
     def from_json(cls, data: Any, n_vocab: int) -> SpeechTokens:
         """The inverse of `to_json`. Raises as that of `SpecialTokens`, and LookupError and AttributeError."""
