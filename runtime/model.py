@@ -471,24 +471,20 @@ class WhisperModel:
         samples = decode_audio(audio)
         if not len(samples):
             raise AudioError(f"array: {NO_SAMPLES}")
-        options = for_model(TranscribeOptions(language=language), self.bundle.manifest.tokens)
+        asked = TranscribeOptions(
+            language=language, prepend_punctuations=prepend_punctuations, append_punctuations=append_punctuations
+        )
+        options = for_model(asked, self.bundle.manifest.tokens)
         info = new_info(len(samples) / SAMPLE_RATE, options)
         info.language = options.language or ""
         if options.language is None:
             info.language, info.language_probability, info.all_language_probs = self.detect_language(samples)
-        segments = align_text(
-            self.engine,
-            self.bundle,
-            samples,
-            text,
-            language=info.language,
-            transcribed=lambda: WhisperModel.transcribe(self, samples, info.language, condition_on_previous_text=False)[
-                0
-            ],
-            prepend_punctuations=prepend_punctuations,
-            append_punctuations=append_punctuations,
-        )
-        return segments, info
+
+        def transcribed() -> Iterable[Segment]:
+            return WhisperModel.transcribe(self, samples, info.language, condition_on_previous_text=False)[0]
+
+        options = replace(options, language=info.language)
+        return align_text(self.engine, self.bundle, samples, text, options, transcribed), info
 
     @overload
     def stream(

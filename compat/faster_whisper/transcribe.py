@@ -23,7 +23,7 @@ from specedge.runtime.longform.transcribe import compression_ratio as get_compre
 from specedge.runtime.longform.vad_filter import SpeechMap
 from specedge.runtime.longform.windows import Piece, cut_window
 from specedge.runtime.longform.words import last_end_s, time_words
-from specedge.runtime.options import AUTO_PROVIDER
+from specedge.runtime.options import AUTO_PROVIDER, TranscribeOptions
 from specedge.runtime.text.words import WordTokens
 from specedge.runtime.text.words import merge_punctuations as _merge_punctuations
 
@@ -170,7 +170,11 @@ class WhisperModel(model.WhisperModel):
 
         num_frames: mel frames of a window that are audio; a segment has "tokens", "start", "end" and "seek".
         """
-        task = "translate" if tokenizer.task is not None and tokenizer.task == tokenizer.translate else "transcribe"
+        options = TranscribeOptions(
+            task="translate" if tokenizer.task is not None and tokenizer.task == tokenizer.translate else "transcribe",
+            prepend_punctuations=prepend_punctuations,
+            append_punctuations=append_punctuations,
+        )
         frames = repeat(num_frames) if isinstance(num_frames, int) else num_frames
         for group, features, n_frames in zip(segments, encoder_output, frames, strict=False):
             if not group:
@@ -180,12 +184,9 @@ class WhisperModel(model.WhisperModel):
                 features,
                 [Piece(start_s=item["start"], end_s=item["end"], tokens=tuple(item["tokens"])) for item in group],
                 tokenizer=self.bundle.tokenizer,
-                special=self.bundle.manifest.whisper_tokens,
+                options=options,
                 language=tokenizer.language_code,
-                task=task,
                 n_content_frames=n_frames,
-                prepend_punctuations=prepend_punctuations,
-                append_punctuations=append_punctuations,
                 last_speech_s=last_speech_timestamp,
                 time_offset_s=group[0]["seek"] / self.frames_per_second,
             )

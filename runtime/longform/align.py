@@ -24,7 +24,7 @@ from ..audio.mel import MelStream
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import HOP_SAMPLES, require_align
 from ..engine.engine import Engine
-from ..options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
+from ..options import TranscribeOptions
 from ..text.words import UNSPACED_LANGUAGES
 from .segments import Segment, Word
 from .transcribe import compression_ratio
@@ -42,22 +42,20 @@ def align_text(
     bundle: Bundle,
     samples: NDArray[np.float32],
     text: str,
-    *,
-    language: str | None,
+    options: TranscribeOptions,
     transcribed: Callable[[], Iterable[Segment]],
-    prepend_punctuations: str = PREPEND_PUNCTUATIONS,
-    append_punctuations: str = APPEND_PUNCTUATIONS,
 ) -> list[Segment]:
     """Return a segment for each line of `text` that is not blank, with its words.
 
-    samples: float32 [n_samples] at 16 kHz, not empty; language: a code, None for a model of English alone; transcribed:
-    gives a transcription of the samples, and is called for audio longer than a window. avg_logprob of a segment is the
-    mean over its words; no_speech_prob is 0.
+    samples: float32 [n_samples] at 16 kHz, not empty; options: of which language, a code, and punctuations count;
+    transcribed: gives a transcription of the samples, and is called for audio longer than a window. avg_logprob of a
+    segment is the mean over its words; no_speech_prob is 0.
 
     Raises UsageError for a text without words and for more text than a window can hold, BundleError when the bundle has
     no graph for word times, ResourceError, Interrupted.
     """
     require_align(bundle.manifest, bundle.path)
+    language = options.language
     joint = "" if language in UNSPACED_LANGUAGES else " "
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     units = [(number, unit) for number, line in enumerate(lines) for unit in _units(line, joint)]
@@ -70,8 +68,8 @@ def align_text(
         parts = _parts(units, list(transcribed()), n_frames, bundle.manifest.n_frames, joint)
     words: dict[int, list[Word]] = {}
     seeks: dict[int, int] = {}
-    dims, special, encode = bundle.manifest.dims, bundle.manifest.whisper_tokens, bundle.tokenizer.encode
-    n_most = dims.n_text_ctx - len(special.prompt(language, timestamps=False)) - 1
+    dims, encode = bundle.manifest.dims, bundle.tokenizer.encode
+    n_most = dims.n_text_ctx - len(bundle.manifest.whisper_tokens.prompt(language, timestamps=False)) - 1
     last_speech_s = 0.0
     context = AudioContext("full", bundle.manifest)
     with open_audio(samples) as stream:
@@ -94,12 +92,9 @@ def align_text(
                 engine.encode(context.sound(mel, n_content_frames).mel),
                 list(pieces.values()),
                 tokenizer=bundle.tokenizer,
-                special=special,
+                options=options,
                 language=language,
-                task="transcribe",
                 n_content_frames=n_content_frames,
-                prepend_punctuations=prepend_punctuations,
-                append_punctuations=append_punctuations,
                 last_speech_s=last_speech_s,
                 time_offset_s=start_s,
             )

@@ -613,12 +613,9 @@ class Transcription(Iterator[Segment]):
             window.features,
             cut.pieces,
             tokenizer=self._tokenizer,
-            special=self._manifest.whisper_tokens,
+            options=options,
             language=window.language,
-            task=options.task,
             n_content_frames=n_content_frames,
-            prepend_punctuations=options.prepend_punctuations,
-            append_punctuations=options.append_punctuations,
             last_speech_s=self._last_speech_s,
             time_offset_s=window.start_s,
         )

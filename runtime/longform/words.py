@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
-from ..text.special import SpecialTokens
+from ..options import TranscribeOptions
 from ..text.tokenizer import Tokenizer
 from ..text.words import WordTokens, merge_punctuations, split_words
 from .segments import Word
@@ -108,27 +108,25 @@ def time_words(
     pieces: Sequence[Piece],
     *,
     tokenizer: Tokenizer,
-    special: SpecialTokens,
+    options: TranscribeOptions,
     language: str | None,
-    task: str,
     n_content_frames: int,
-    prepend_punctuations: str,
-    append_punctuations: str,
     last_speech_s: float,
     time_offset_s: float,
 ) -> list[Piece]:
     """Return the pieces of one window with their words, and with starts and ends that fit the words.
 
-    features: the window as `Engine.encode` gave it; n_content_frames: mel frames of the window that are audio, not
-    padding; last_speech_s: end of the speech before this window, seconds of the audio; time_offset_s: start of the
-    window, seconds of the audio. Raises BundleError when the bundle has no graph for it, UsageError when the model does
-    not know the language or the task.
+    features: the window as `Engine.encode` gave it; options: of which task and marks count; n_content_frames: mel
+    frames of the window that are audio, not padding; last_speech_s: end of the speech before this window, seconds of
+    the audio; time_offset_s: start of the window, seconds of the audio. Raises BundleError when the bundle has no graph
+    for it, UsageError when the model does not know the language or the task.
     """
+    special = tokenizer.whisper_special
     texts = [[id_ for id_ in piece.tokens if id_ < special.eot] for piece in pieces]
     ids = [id_ for text in texts for id_ in text]
     if not ids:
         return [replace(piece, words=()) for piece in pieces]
-    prompt = special.prompt(language, task, timestamps=False)
+    prompt = special.prompt(language, options.task, timestamps=False)
     code = special.language_of(prompt[1]) if special.is_multilingual else None  # `language` may be a name
     timed = split_words([*ids, special.eot], tokenizer, code)[:-1]  # the last is the end of the text
     if timed:
@@ -137,7 +135,7 @@ def time_words(
     lengths = [word.end_s - word.start_s for word in timed if word.end_s != word.start_s]
     median_s = min(LONGEST_MEDIAN_S, statistics.median(lengths)) if lengths else 0.0
     _shorten_at_sentence_marks(timed, median_s)
-    merge_punctuations(timed, prepend_punctuations, append_punctuations)
+    merge_punctuations(timed, options.prepend_punctuations, options.append_punctuations)
     for word in timed:
         word.start_s, word.end_s = round(time_offset_s + word.start_s, 2), round(time_offset_s + word.end_s, 2)
     made: list[Piece] = []

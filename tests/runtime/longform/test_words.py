@@ -13,7 +13,7 @@ from specedge.errors import UsageError
 from specedge.runtime.engine.engine import Alignment
 from specedge.runtime.longform.windows import Piece
 from specedge.runtime.longform.words import time_words
-from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
+from specedge.runtime.options import TranscribeOptions
 from support import fake_engine
 
 SPECIAL = fake_engine.special_tokens()
@@ -44,12 +44,9 @@ class Attentive:
 def timed(steps: Sequence[int], *pieces: Piece, engine: Attentive | None = None, **changes: Any) -> list[Piece]:
     given: dict[str, Any] = {
         "tokenizer": TOKENIZER,
-        "special": SPECIAL,
+        "options": TranscribeOptions(),
         "language": "en",
-        "task": "transcribe",
         "n_content_frames": 2 * N_CTX,
-        "prepend_punctuations": PREPEND_PUNCTUATIONS,
-        "append_punctuations": APPEND_PUNCTUATIONS,
         "last_speech_s": 0.0,
         "time_offset_s": 0.0,
     }

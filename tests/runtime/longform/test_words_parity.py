@@ -16,7 +16,7 @@ from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.windows import Piece
 from specedge.runtime.longform.words import time_words
-from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
+from specedge.runtime.options import TranscribeOptions
 from support import exported
 from support.checkpoints import make_checkpoint
 from support.openai_model import model_of, tokenizer_of
@@ -68,12 +68,9 @@ def measured_of(engine: Engine, case: Case) -> list[Piece]:
         engine.encode(case.mel),
         case.pieces,
         tokenizer=engine.bundle.tokenizer,
-        special=engine.bundle.manifest.tokens,
+        options=TranscribeOptions(task=case.task),
         language=case.language,
-        task=case.task,
         n_content_frames=case.n_content_frames,
-        prepend_punctuations=PREPEND_PUNCTUATIONS,
-        append_punctuations=APPEND_PUNCTUATIONS,
         last_speech_s=case.last_speech_s,
         time_offset_s=case.offset_frames / 100,
     )
