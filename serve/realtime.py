@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from specedge.runtime.audio.media import Resampler
+from specedge.runtime.audio.media import Resampler, values_of_bytes
 from specedge.runtime.audio.wav import Block
 from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate
 from specedge.runtime.model import WhisperModel
@@ -59,20 +59,7 @@ async def realtime(socket: WebSocket) -> None:
         session.close()
 
 
-def _law(alaw: bool) -> NDArray[np.int16]:
-    """The samples of the 256 bytes of G.711, by mu-law or A-law."""
-    codes = np.arange(256) ^ (0x55 if alaw else 0xFF)
-    exponents, mantissas = codes >> 4 & 7, codes & 15
-    if alaw:
-        values = np.where(exponents == 0, 16 * mantissas + 8, 16 * mantissas + 264 << np.maximum(exponents - 1, 0))
-        signs = np.where(codes & 0x80, 1, -1)
-    else:
-        values = (8 * mantissas + 132 << exponents) - 132
-        signs = np.where(codes & 0x80, -1, 1)
-    return (signs * values).astype(np.int16)
-
-
-_LAWS = {"audio/pcmu": _law(False), "audio/pcma": _law(True)}
+_LAWS = {"audio/pcmu": values_of_bytes("pcm_mulaw"), "audio/pcma": values_of_bytes("pcm_alaw")}
 _OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 
 

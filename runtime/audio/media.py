@@ -211,3 +211,13 @@ class Resampler:
         samples = np.concatenate([np.zeros(0, np.int16), *[frame.to_ndarray().reshape(-1) for frame in frames]])
         floats: NDArray[np.float32] = samples.astype(np.float32) * np.float32(1 / 32768)
         return floats if self._n_channels == 1 else floats.reshape(-1, 2)
+
+
+def values_of_bytes(codec_name: str) -> NDArray[np.int16]:
+    """What each of the 256 bytes stands for [256] in a codec of FFmpeg's with a byte a sample, such as "pcm_mulaw"."""
+    import av
+
+    codec: Any = av.CodecContext.create(codec_name, "r")
+    codec.layout, codec.sample_rate = "mono", 8000
+    (frame,) = codec.decode(av.Packet(bytes(range(256))))
+    return np.asarray(frame.to_ndarray()[0], np.int16)

@@ -256,23 +256,24 @@ class MelStream:
         n_samples = self._audio.n_taken if self._audio.is_ended else self._n_samples
         return None if n_samples is None else n_samples // HOP_SAMPLES
 
-    def window(
-        self, start_frame: int, n_frames_max: int | None = None, *, keep_from: int | None = None
-    ) -> tuple[NDArray[np.float32], int]:
+    def window(self, start_frame: int, n_frames_max: int | None = None) -> tuple[NDArray[np.float32], int]:
         """Log-mel float32 [n_mels, n_frames] from frame `start_frame` on, and how many of its frames hold audio.
 
         A frame holds audio if its whole hop does, as openai-whisper counts, and if it is one of the first
-        `n_frames_max`, where a clip ends. The others are 0.0. `keep_from`: a frame to which a later call may go back.
-        Raises ValueError for a `start_frame` before the last one.
+        `n_frames_max`, where a clip ends. The others are 0.0. Raises ValueError for a `start_frame` before the last
+        one.
         """
-        mel, n_content_frames = self.open_window(start_frame, keep_from=keep_from)
+        mel, n_content_frames = self.open_window(start_frame)
         if n_frames_max is not None:
             n_content_frames = min(n_content_frames, n_frames_max)
         mel[:, n_content_frames:] = 0.0
         return mel, n_content_frames
 
     def open_window(self, start_frame: int, *, keep_from: int | None = None) -> tuple[NDArray[np.float32], int]:
-        """As `window`, but where the audio ends silence follows: what openai-whisper hears the language from."""
+        """As `window`, but where the audio ends silence follows: what openai-whisper hears the language from.
+
+        `keep_from`: a frame to which a later call may go back.
+        """
         start = start_frame * HOP_SAMPLES
         left, audio = start - _HALF, self._audio
         if max(left, 0) < audio.at or start_frame < 0:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -25,9 +25,6 @@ from specedge.errors import BundleError
 
 from ..options import FRAME_SAMPLES as FRAME_SAMPLES
 from ..options import VadOptions as VadOptions
-
-if TYPE_CHECKING:
-    from ..engine.session import Canceller
 
 _SAMPLE_RATE = 16_000
 # A pause longer than this inside speech is where speech that grows too long is split.
@@ -297,13 +294,13 @@ class SileroDetector:
 
     Each frame of 512 samples goes in with the 64 samples before it; an LSTM carries two states from frame to frame.
     `specedge models pull silero-vad` fetches the file. Raises BundleError for a file that is not this model,
-    ResourceError, and Interrupted once `canceller` was told.
+    ResourceError.
     """
 
-    def __init__(self, path: Path, canceller: Canceller | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         from ..engine.session import Canceller, Session  # only here: it loads ONNX Runtime
 
-        self._session = Session(path, Canceller() if canceller is None else canceller, threads=1)
+        self._session = Session(path, Canceller(), threads=1)
         if set(self._session.inputs) != set(_INPUTS) or not {_PROBABILITIES, *_STATES} <= set(self._session.outputs):
             raise BundleError(
                 f"{path}: not the Silero model expected: it takes {', '.join(self._session.inputs)} and not "
