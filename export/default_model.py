@@ -14,7 +14,6 @@ from pathlib import Path
 from specedge.errors import BundleError, CheckpointError, ModelNotFoundError
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import read_manifest
-from specedge.runtime.bundle.dims import Dims
 from specedge.runtime.bundle.manifest import WHISPER, Manifest
 from specedge.runtime.console import notify
 from specedge.runtime.device import total_memory_bytes
@@ -50,16 +49,16 @@ def default_model(
     wanted = "model" if code in (None, "en") else f"model that knows {code}"
     if not download:
         raise ModelNotFoundError(f"no {wanted} is installed: {_WAYS}")
-    reasons = []
+    reason = ""
     for name in _ENGLISH if code == "en" and task == "transcribe" else _ANY:
         try:
             path, _ = pull_model(name)
         except CheckpointError as error:
-            reasons.append(str(error).partition(";")[0])
+            reason = reason or str(error).partition(";")[0]
             continue
         notify(f"{name} is installed now; `specedge models list --known` shows larger models, which make fewer errors")
         return path
-    raise ModelNotFoundError(f"no {wanted} is installed, and none can be fetched ({reasons[0]}): {_WAYS}")
+    raise ModelNotFoundError(f"no {wanted} is installed, and none can be fetched ({reason}): {_WAYS}")
 
 
 def installed_default(language: str | None = None, task: str = "transcribe") -> Path | None:
@@ -77,7 +76,9 @@ def installed_default(language: str | None = None, task: str = "transcribe") -> 
     for path in store.installed():
         with contextlib.suppress(BundleError):  # naming it says what is wrong with it
             manifest = read_manifest(path)[0]
-            if manifest.kind == WHISPER and _can(manifest, language, task):
+            languages = _languages(manifest)
+            can_do = task == "transcribe" or len(languages) > 2  # models of few languages do not translate
+            if manifest.kind == WHISPER and can_do and (language is None or language in languages):
                 able.append((path, manifest))
     memory_bytes = total_memory_bytes()
     fitting = [
@@ -86,19 +87,16 @@ def installed_default(language: str | None = None, task: str = "transcribe") -> 
 
     def merit(one: tuple[Path, Manifest]) -> tuple[bool, int, bool, bool, str]:
         path, manifest = one
-        is_english = _languages(manifest) == {"en"}
+        is_english, dims = _languages(manifest) == {"en"}, manifest.dims
         detects = language is not None or not is_english
-        return detects, _n_weights(manifest.dims), is_english, manifest.precision == "int8", path.name
+        # Of the layers, a measure of how few errors a model makes: attention and feed-forward of the encoder, and
+        # cross-attention too in the decoder.
+        n_weights = 12 * dims.n_audio_state**2 * dims.n_audio_layer + 16 * dims.n_text_state**2 * dims.n_text_layer
+        return detects, n_weights, is_english, manifest.precision == "int8", path.name
 
     if fitting:
         return max(fitting, key=merit)[0]
     return min((path for path, _ in able), key=store.size_bytes, default=None)
-
-
-def _can(manifest: Manifest, language: str | None, task: str) -> bool:
-    """Whether it knows the language, None for any, and the task: models of few languages do not translate."""
-    languages = _languages(manifest)
-    return (language is None or language in languages) and (task == "transcribe" or len(languages) > 2)
 
 
 def _languages(manifest: Manifest) -> frozenset[str]:
@@ -106,9 +104,3 @@ def _languages(manifest: Manifest) -> frozenset[str]:
     known = catalogue.find(manifest.source.id)
     trained = frozenset(manifest.tokens.languages) or frozenset({"en"})
     return trained & frozenset(known.only) if known is not None and known.only else trained
-
-
-def _n_weights(dims: Dims) -> int:
-    """Of the layers, a measure of how few errors a model makes: attention and feed-forward of the encoder, and
-    cross-attention too in the decoder."""
-    return 12 * dims.n_audio_state**2 * dims.n_audio_layer + 16 * dims.n_text_state**2 * dims.n_text_layer

@@ -88,7 +88,9 @@ def write_layers(g: GraphBuilder, x: str, dims: Dims, weights: Weights, last_nor
         name = f"{root}.layers.{i}"
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.self_attn_layer_norm")
         kind_here = "fp32" if i == 0 else kind
-        branch = (_self_attention(g, y, dims, weights, f"{name}.self_attn", kind_here),)
+        parts = queries_keys_values(g, y, weights, f"{name}.self_attn", kind_here)
+        attended = g.node("MultiHeadAttention", parts, domain=CONTRIB, num_heads=dims.n_audio_head)
+        branch = (biased_linear(g, attended, weights, f"{name}.self_attn.out_proj", kind_here),)
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.final_layer_norm")
         branch = feed_forward(g, y, weights, name, kind)
     features, _ = residual_norm(g, branch, residual, weights, f"{root}.{last_norm}")
@@ -263,12 +265,6 @@ def convolution_weight(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     """The checkpoint's weight `[n_out, n_in, 3]` of a convolution that stands in the graph as a matrix."""
     n_rows, n_out = matrix.shape
     return matrix.reshape(CONVOLUTION_WIDTH, n_rows // CONVOLUTION_WIDTH, n_out).transpose(2, 1, 0)
-
-
-def _self_attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, kind: LinearKind) -> str:
-    parts = queries_keys_values(g, x, weights, name, kind)
-    attended = g.node("MultiHeadAttention", parts, domain=CONTRIB, num_heads=dims.n_audio_head)
-    return biased_linear(g, attended, weights, f"{name}.out_proj", kind)
 
 
 def _publish_cross(g: GraphBuilder, dims: Dims, layer: int, k: str, v: str, *, int8_attention: bool) -> None:

@@ -54,7 +54,7 @@ def export_to(
     from .qwen3_asr import SpeechSpec
     from .sources import forget
 
-    name = store.check_name(name or _name_of(source, precision))
+    name = store.check_name(name or _with_precision(_base_name(source), precision))
     target = out if out is not None else store.folder() / name
     check_target(target, replace_existing=force)  # before a download of gigabytes
     checkpoint = _open(source, origin, revision, adapter)
@@ -130,9 +130,12 @@ def pull_model(
     that is there already gets it too, unless it has one. Raises as `download_model`.
     """
     from .bundling import add_to_bundle, copy_bundle, has_draft
+    from .hub import resolve
 
-    source, base = _source_of(name)
-    bundle = Path(source).expanduser()
+    known = catalogue.find(name)
+    is_here = known is None and os.path.exists(os.path.expanduser(name))
+    source = name if is_here else resolve(name)
+    bundle, base = Path(source).expanduser(), _base_name(name) if known or is_here else source.split("/")[1]
     is_bundle = (bundle / MANIFEST_NAME).is_file()
     stored = store.check_name(base if is_bundle else _with_precision(base, precision))
     target = store.folder() / stored if out is None else out
@@ -154,17 +157,6 @@ def pull_draft(name: str, *, precision: str = "int8") -> Path:
     Raises ModelError where none is known, and as `pull_model`.
     """
     return pull_model(catalogue.draft_for(name), precision=precision)[0]
-
-
-def _source_of(name: str) -> tuple[str, str]:
-    """The hub id or the path that `name` stands for, and the name to store it under."""
-    from .hub import resolve
-
-    checkpoint = catalogue.find(name)
-    if checkpoint is None and os.path.exists(os.path.expanduser(name)):
-        return name, _stem(name)
-    hub_id = resolve(name)
-    return hub_id, hub_id.split("/")[1] if checkpoint is None else checkpoint.name
 
 
 def _open(source: str, origin: str, revision: str | None, adapter: Path | None) -> Checkpoint:
@@ -194,13 +186,11 @@ def _open(source: str, origin: str, revision: str | None, adapter: Path | None) 
     return checkpoint
 
 
-def _name_of(source: str, precision: str) -> str:
+def _base_name(source: str) -> str:
+    """The name of a checkpoint, or of a folder or a file as a bundle's, which must fit every file system."""
     known = catalogue.find(source)
-    return _with_precision(known.name if known is not None else _stem(source), precision)
-
-
-def _stem(source: str) -> str:
-    """The name of a folder or a file as a bundle's, which must fit every file system."""
+    if known is not None:
+        return known.name
     name = re.sub(r"\.(pt|bin)$", "", Path(source).expanduser().resolve().name)
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name)[:80].strip("._+-") or "model"
 

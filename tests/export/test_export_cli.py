@@ -110,5 +110,5 @@ def test_a_target_that_is_taken_is_refused_before_the_download(monkeypatch: pyte
     ],
 )
 def test_names_come_from_sources(source: str, name: str) -> None:
-    assert export_cli._name_of(source, "int8") == name
+    assert export_cli._base_name(source) == name
     assert store.check_name(name) == name
