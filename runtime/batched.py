@@ -75,17 +75,14 @@ def speech_chunks(stream: HeldAudio, max_samples: int, ends: Callable[[], Sequen
             yield Chunk(samples=held, start_s=at / SAMPLE_RATE)
             return
         last_third = len(held) - len(held) // 3
-        cut = _last_pause(at, max_samples, ends()) or last_third + quietest(held[last_third:], _PAUSE_SAMPLES)
+        known = ends()
+        n_fitting = bisect.bisect_right(known[:-1], at + max_samples)
+        last_pause = max(0, known[n_fitting - 1] - at) if n_fitting else 0  # the last stretch that ends in the chunk
+        cut = last_pause or last_third + quietest(held[last_third:], _PAUSE_SAMPLES)
         yield Chunk(samples=held[:cut], start_s=at / SAMPLE_RATE)
         at += cut
         held = np.concatenate([held[cut:], more])
         held = np.concatenate([held, stream.read(max_samples - len(held))])
-
-
-def _last_pause(at: int, max_samples: int, ends: Sequence[int]) -> int:
-    """How many samples after `at` the last stretch ends that fits into a chunk; 0 if none does."""
-    index = bisect.bisect_right(ends[:-1], at + max_samples) - 1
-    return max(0, ends[index] - at) if index >= 0 else 0
 
 
 MIN_SILENCE_MS = 160  # faster-whisper's, of its speech detection in this mode

@@ -162,20 +162,15 @@ def warn(log: logging.Logger, message: str, *args: object, level: int = logging.
         log.log(level, message, *args)
 
 
-def lost(log: logging.Logger, message: str, *args: object) -> None:
-    """Log a warning that audio is missing, but not inside `silently`."""
-    warn(log, message, *args, level=LOSS)
-
-
 def lost_seconds(log: logging.Logger, name: str, what: str, missing_s: float, said_s: float) -> None:
     """Log how much of the audio `name` is missing; `what` comes before the seconds, such as "cut short: the last"."""
     message = "%s: %s %.1f s of the %.1f s that its header promises are missing; reading what is there"
-    lost(log, message, name, what, missing_s, said_s)
+    warn(log, message, name, what, missing_s, said_s, level=LOSS)
 
 
 @contextlib.contextmanager
 def silently() -> Iterator[None]:
-    """Inside, `warn` and `lost` log nothing from this thread."""
+    """Inside, `warn` logs nothing from this thread."""
     token = _is_silent.set(True)
     try:
         yield

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import AudioError
 
-from ..console import lost, lost_seconds
+from ..console import LOSS, lost_seconds, warn
 from .wav import Block, check_layout
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class MediaReader:
             lost_seconds(_log, self._name, "cut short or damaged:", stated_s - decoded_s, stated_s)
         elif self._reason:
             message = "%s: cut short or damaged (%s); reading what is there"
-            lost(_log, message, self._name, self._reason)
+            warn(_log, message, self._name, self._reason, level=LOSS)
 
 
 def _head_behind_tags(file: BinaryIO) -> bytes:

@@ -279,7 +279,9 @@ class MelStream:
         if max(left, 0) < audio.at or start_frame < 0:
             raise ValueError(f"start_frame {start_frame}: windows of a stream are read forwards")
         self._find_peak()
-        self._skip_to(left if keep_from is None else keep_from * HOP_SAMPLES - _HALF)
+        keep = left if keep_from is None else keep_from * HOP_SAMPLES - _HALF
+        while audio.at < keep and len(audio.read(min(keep - audio.at, _READ_SAMPLES))):  # let go of what lies before
+            pass
         samples = audio.peek(left + self._n_window - audio.at)[max(left, 0) - audio.at :]
         padded = np.zeros(self._n_window, np.float32)
         n_missing = max(0, -left)
@@ -319,11 +321,6 @@ class MelStream:
             with contextlib.closing(source):
                 self.peak, self._n_samples = find_peak(source, self.n_mels)
             self._is_peak_final = True
-
-    def _skip_to(self, sample: int) -> None:
-        """Let go of everything before `sample`."""
-        while self._audio.at < sample and len(self._audio.read(min(sample - self._audio.at, _READ_SAMPLES))):
-            pass
 
 
 def _find_sound(samples: NDArray[np.float32]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
 
-from ..console import lost, lost_seconds
+from ..console import LOSS, lost_seconds, warn
 
 _log = logging.getLogger(__name__)
 N_CHANNELS_MAX = 8
@@ -234,4 +234,5 @@ class PcmReader:
         tag = behind[:4].decode("latin-1")
         is_chunk = tag.isascii() and tag.isprintable() and tag != "RIFF"
         if len(behind) > _LEFT_OUT_S * a_second and not is_chunk:
-            lost(_log, "%s: its header ends the samples before the file does; what lies behind them is left out", name)
+            message = "%s: its header ends the samples before the file does; what lies behind them is left out"
+            warn(_log, message, name, level=LOSS)

@@ -147,7 +147,12 @@ def show(path: str, text: str | None, top: int, model: str | None, as_json: bool
     with TokenMap.open(path, fingerprint=fingerprint) as opened:
         facts, rows = opened.info(), []
         if tokenizer is not None:
-            found = _said_most(opened, top) if text is None else _said_behind(opened, tokenizer, text, top)
+            if text is None:
+                found = _said_most(opened, top)
+            else:
+                ids = tokenizer.encode(f" {text.strip()}")
+                n, candidates = opened.longest(ids)
+                found = [(tuple(ids[len(ids) - n :]), candidate) for candidate in candidates[:top]]
             rows = [_shown_candidate(key, candidate, tokenizer) for key, candidate in found]
     if as_json:
         click.echo(json.dumps({**facts, "rows": rows}, ensure_ascii=False))
@@ -202,14 +207,6 @@ def _said_most(opened: TokenMap, top: int) -> list[tuple[tuple[int, ...], Candid
         if not any(words[-len(other) :] == other[-len(words) :] for other in kept):
             kept[words] = key, candidate
     return list(kept.values())[:top]
-
-
-def _said_behind(
-    opened: TokenMap, tokenizer: Tokenizer, text: str, top: int
-) -> list[tuple[tuple[int, ...], Candidate]]:
-    ids = tokenizer.encode(f" {text.strip()}")
-    n, candidates = opened.longest(ids)
-    return [(tuple(ids[len(ids) - n :]), candidate) for candidate in candidates[:top]]
 
 
 def _sure(candidate: Candidate) -> float:

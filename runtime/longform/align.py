@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +105,18 @@ def align_text(
                 words.setdefault(number, []).extend(piece.words)
                 last_speech_s = piece.end_s
     return [
-        _segment(id_, joint + lines[number], encode(joint + lines[number]), words[number], seeks[number])
+        Segment(
+            id=id_,
+            seek=seeks[number],
+            start=words[number][0].start,
+            end=words[number][-1].end,
+            text=joint + lines[number],
+            tokens=encode(joint + lines[number]),
+            avg_logprob=fmean(math.log(max(word.probability, 1e-10)) for word in words[number]),
+            compression_ratio=compression_ratio(lines[number]),
+            no_speech_prob=0.0,
+            words=words[number],
+        )
         for id_, number in enumerate(sorted(words), start=1)
     ]
 
@@ -146,18 +158,3 @@ def _places(wanted: Sequence[str], spoken: Sequence[tuple[str, int]], n_windows:
 def _plain(text: str) -> str:
     """`text` to compare by: in lower case, without punctuation."""
     return re.sub(r"\W", "", text.casefold()) or text
-
-
-def _segment(id_: int, text: str, tokens: list[int], words: list[Word], seek: int) -> Segment:
-    return Segment(
-        id=id_,
-        seek=seek,
-        start=words[0].start,
-        end=words[-1].end,
-        text=text,
-        tokens=tokens,
-        avg_logprob=sum(math.log(max(word.probability, 1e-10)) for word in words) / len(words),
-        compression_ratio=compression_ratio(text.strip()),
-        no_speech_prob=0.0,
-        words=words,
-    )

@@ -46,11 +46,6 @@ def _compiled(pattern: str) -> Any:
     return regex.compile(PATTERNS[pattern], regex.VERSION0)
 
 
-def composed(text: str, pattern: str) -> str:
-    """`text` as the tokenizer of this pattern sees it."""
-    return unicodedata.normalize("NFC", text) if pattern == QWEN else text
-
-
 def split(text: str, pattern: str = GPT2) -> Iterator[str]:
     """The pieces of `text` by the pattern of this name; joined they are `text` again."""
     for match in _compiled(pattern).finditer(text):
@@ -117,8 +112,11 @@ class Encoder:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, special tokens not recognised. Lone surrogates count as U+FFFD."""
+        text = _without_surrogates(text)
+        if self._pattern == QWEN:
+            text = unicodedata.normalize("NFC", text)
         ids: list[int] = []
-        for piece in split(composed(_without_surrogates(text), self._pattern), self._pattern):
+        for piece in split(text, self._pattern):
             ids.extend(self._cached(piece) if len(piece) <= _MAX_CACHED_CHARS else self._merge(piece))
         return ids
 
