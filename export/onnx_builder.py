@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,7 +29,7 @@ EXTERNAL_ALIGN_BYTES = 4096  # ONNX Runtime maps external weights, and a mapping
 Dim = int | str
 
 
-class GraphBuilder:
+class GraphBuilder(AbstractContextManager["GraphBuilder"]):
     """Collects nodes, inputs, outputs and initializers of one graph; `save` writes `<name>.onnx`.
 
     The external data file `<name>.data` is written while the graph is built. Use as a context manager: leaving it
@@ -50,9 +51,6 @@ class GraphBuilder:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._count, self._prefix = 0, prefix
-
-    def __enter__(self) -> GraphBuilder:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self._data.close()

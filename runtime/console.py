@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import ClassVar, Self, TextIO
+from typing import ClassVar, TextIO
 
 GET_TORCH = (
     "pip install torch --index-url https://download.pytorch.org/whl/cpu (without the address, Linux gets the CUDA "
@@ -41,7 +41,7 @@ def _write(text: str) -> None:
             sys.stderr.flush()
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager["Progress"]):
     """One line such as `export x  50%  5/10 weights  0:03 left`, redrawn at most ten times a second on a terminal.
 
     total: in `unit`s, None when it is not known; unit: "s" are seconds of audio, such as
@@ -92,9 +92,6 @@ class Progress:
         if cls._stands:
             _write(_CLEAR_LINE)
             cls._stands = False
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Wipe the line, or write the last one where there is no terminal and something was done."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +168,7 @@ def taken(given: dict[str, Any], special: TokenLayout) -> tuple[TranscribeOption
     return for_model(options, special), asked, about_drafter.get("allow_inexact", False)
 
 
-class WhisperModel:
+class WhisperModel(contextlib.AbstractContextManager["WhisperModel"]):
     """A loaded model.
 
     model_size_or_path: the name of an installed model ("tiny.en", "small"; `specedge.available_models()`), or a folder
@@ -180,7 +180,8 @@ class WhisperModel:
     model of small's size a window of 30 s takes up to 93 MB; None for no limit. encoder_provider: what the encoder runs
     on, one of `specedge.runtime.options.ENCODER_PROVIDERS` (docs/providers.md). Accepted and without effect:
     num_workers (one engine serves all threads), local_files_only (always so) and use_auth_token. A context manager,
-    which closes the model; pickled, it is opened anew from its folder.
+    which closes the model; pickled, it is opened anew from its folder. It has `path`, the bundle's folder, whether it
+    `is_multilingual`, and `supported_languages`, their codes.
 
     Raises UsageError for what cannot be, ModelError for a model that is not installed or broken, ProviderError for an
     encoder that its provider cannot run.
@@ -216,13 +217,12 @@ class WhisperModel:
             type(self), str(path), cpu_threads=cpu_threads, budget_bytes=budget_bytes, encoder_provider=encoder_provider
         )
         engine, self.bundle = load(path, cpu_threads, budget_bytes, encoder_provider)
+        self.path, known = self.bundle.path, self.bundle.manifest.tokens
+        self.is_multilingual, self.supported_languages = known.is_multilingual, sorted(known.languages) or ["en"]
         self._engine: Engine | None = engine
         self.threads = self.engine.threads
         self.draft: Any = None  # the draft model used last, which stays loaded for the next call
         self.kept_drafters = KeptDrafters()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -242,21 +242,6 @@ class WhisperModel:
         if self._engine is None:
             raise UsageError("this model is closed: open it again")
         return self._engine
-
-    @property
-    def path(self) -> Path:
-        """The folder of the bundle."""
-        return self.bundle.path
-
-    @property
-    def is_multilingual(self) -> bool:
-        """Whether the model knows other languages than English."""
-        return self.bundle.manifest.tokens.is_multilingual
-
-    @property
-    def supported_languages(self) -> list[str]:
-        """The codes of the languages that the model knows."""
-        return sorted(self.bundle.manifest.tokens.languages) or ["en"]
 
     def transcribe(
         self,

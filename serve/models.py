@@ -31,6 +31,7 @@ class Models:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.paths = _served(settings)
+        self.names = list(self.paths)  # the default one first
         self.languages: dict[str, list[str]] = {}
         for name, path in self.paths.items():
             bundle = Bundle.open(path, verify=False)
@@ -40,11 +41,6 @@ class Models:
         self._uses: dict[str, int] = {}
         self._used_s: dict[str, float] = {}
         self._loading = asyncio.Lock()
-
-    @property
-    def names(self) -> list[str]:
-        """The default one first."""
-        return list(self.paths)
 
     @property
     def n_loaded(self) -> int:

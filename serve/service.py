@@ -83,7 +83,8 @@ class Service:
     """The shared state.
 
     queue: of requests; live: of the passes of realtime sessions, so that neither waits for the other; n_sessions: open
-    ones; is_ending: whether new work is refused.
+    ones; is_ending: whether new work is refused; phrases: the settings' phrases and sentences, for requests that bring
+    none of their own.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
@@ -94,6 +95,7 @@ class Service:
         self.threads = ThreadPoolExecutor(2 * settings.parallel, thread_name_prefix="specedge-serve")
         self.is_ending = False
         self.n_sessions = 0
+        self.phrases: dict[str, Any] = {"bias": settings.bias, "only": settings.only}
         self.metrics = Metrics(
             {
                 "requests_running": ("Requests in work.", lambda: self.queue.n_running),
@@ -133,11 +135,6 @@ class Service:
         if name in REMEMBERS and self.settings.remember:
             found["remember"] = True
         return found
-
-    @property
-    def phrases(self) -> dict[str, Any]:
-        """The settings' phrases and sentences, for requests that bring none of their own."""
-        return {"bias": self.settings.bias, "only": self.settings.only}
 
 
 def client_of(connection: HTTPConnection) -> str:

@@ -105,11 +105,12 @@ def take(waiting: list[NDArray[np.float32]], n_samples: int) -> NDArray[np.float
     return np.concatenate(out) if out else np.zeros(0, np.float32)
 
 
-class AudioStream:
+class AudioStream(contextlib.AbstractContextManager["AudioStream"]):
     """Float32 samples, by default mono at 16 kHz, read front to back. Made by `open_audio`; a context manager.
 
     `name`: what messages call it. `duration_s`: seconds, None where it is not known before the end; for files cut short
-    and for pipes it is what the header says. Raises AudioError, also from `read`: a file may turn bad anywhere.
+    and for pipes it is what the header says. `is_ended`: whether the source is decoded to its end, so that `read_s` is
+    its true duration; or closed. Raises AudioError, also from `read`: a file may turn bad anywhere.
     """
 
     def __init__(
@@ -134,14 +135,14 @@ class AudioStream:
         self._max_duration_s = max_duration_s
         self._check_length(reader.duration_s or 0.0)
         self._n_read: dict[int, int] = {}  # frames by their rate
-        self._is_repeat = self._is_ended = False
+        self._is_repeat = self.is_ended = False
         self._warned: set[str] = set()
         self._scale: float | None = None
         self._channel: int | None = None  # the one that is taken of two that cancel each other
         self._resampler = Resampler(rate_hz, n_channels)
         self._ready: list[NDArray[np.float32]] = []
         # The first block is decoded now, so that a source that cannot be read fails where it is opened.
-        while not self._ready and not self._is_ended:
+        while not self._ready and not self.is_ended:
             self._fetch()
         if not self._ready and not isinstance(reader, _ArrayReader):  # of a program's empty array there is no text
             raise AudioError(f"{name}: {NO_SAMPLES}")
@@ -149,7 +150,7 @@ class AudioStream:
     def read(self, n_samples: int) -> NDArray[np.float32]:
         """The next samples, float32 [<= n_samples] in about [-1, 1]; fewer only at the end, then empty."""
         n_ready = sum(len(block) for block in self._ready)
-        while n_ready < n_samples and not self._is_ended:
+        while n_ready < n_samples and not self.is_ended:
             n_ready += self._fetch()
         return take(self._ready, n_samples)
 
@@ -157,11 +158,6 @@ class AudioStream:
     def read_s(self) -> float:
         """Seconds of the source decoded so far."""
         return sum(n_frames / rate_hz for rate_hz, n_frames in self._n_read.items())
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether the source is decoded to its end, so that `read_s` is its true duration; or closed."""
-        return self._is_ended
 
     def again(self) -> AudioStream | None:
         """The same audio from its beginning in a stream of its own; None for pipes and file objects, read once only.
@@ -177,12 +173,9 @@ class AudioStream:
 
     def close(self) -> None:
         """Close what was opened here; a file object that was passed in stays open."""
-        self._is_ended = True
+        self.is_ended = True
         self._ready = []
         self._resources.close()
-
-    def __enter__(self) -> AudioStream:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -192,7 +185,7 @@ class AudioStream:
         with silently() if self._is_repeat else contextlib.nullcontext():
             block = next(self._blocks, None)
             if block is None:
-                self._is_ended = True
+                self.is_ended = True
                 samples = self._resampler.finish()
             else:
                 self._n_read[block.rate_hz] = self._n_read.get(block.rate_hz, 0) + len(block.samples)

@@ -120,7 +120,7 @@ class LiveTranscriber:
             raise UsageError(f"step_s: got {step_s!r}, expected {_STEP_MIN_S} to {window_s / 2:g} seconds")
         if options.clip_timestamps not in ((), (0.0,)):
             raise UsageError("clip_timestamps: live audio has no clips; leave them out")
-        self._engine, self._bundle, self._drafter = engine, bundle, drafter
+        self._engine, self._bundle, self.drafter = engine, bundle, drafter
         self._owned = drafter if owns_drafter else None
         self._options = replace(options, condition_on_previous_text=False)
         self._n_step = round(step_s * SAMPLE_RATE_HZ)
@@ -140,11 +140,6 @@ class LiveTranscriber:
         self._is_finished = False
         # So that a language or task that the model lacks is refused here.
         Transcription(engine, bundle, open_audio(np.zeros(1, np.float32)), self._options)
-
-    @property
-    def drafter(self) -> Drafter | None:
-        """The one given, or made for this call; None without."""
-        return self._drafter
 
     @property
     def language(self) -> str | None:
@@ -266,7 +261,7 @@ class LiveTranscriber:
             self._bundle,
             open_audio(self._samples[:n_samples].copy()),
             options,
-            drafter=self._drafter,
+            drafter=self.drafter,
             earlier=self._former,
             once=is_look,
         )
