@@ -306,14 +306,6 @@ _Paths = NDArray[Any]
 `floor` occurrences. confidence is meaningful up to `length`."""
 
 
-def _new_paths(low: _Ints, high: _Ints, floor: _Ints, max_length: int) -> _Paths:
-    """A path for each key, of no token yet."""
-    integers = [(name, "i8") for name in ("owner", "low", "high", "length", "floor")]
-    paths = np.zeros(len(low), [*integers, ("confidence", "u1", (max_length,))])
-    paths["owner"], paths["low"], paths["high"], paths["floor"] = np.arange(len(low)), low, high, floor
-    return paths
-
-
 def _step(paths: _Paths, moved: _Ints, low: _Ints, n: _Ints) -> None:
     """The paths `moved` go on by one token, to the `n` occurrences from `low` on."""
     whole = paths["high"][moved] - paths["low"][moved]
@@ -336,7 +328,9 @@ def _candidates_of(
     The occurrences of a key are `after[low:high]`, positions of the id behind it, sorted by continuation; floor: how
     many of them a candidate needs.
     """
-    paths = _new_paths(low, high, floor, options.max_length)
+    integers = [(name, "i8") for name in ("owner", "low", "high", "length", "floor")]
+    paths = np.zeros(len(low), [*integers, ("confidence", "u1", (options.max_length,))])
+    paths["owner"], paths["low"], paths["high"], paths["floor"] = np.arange(len(low)), low, high, floor
     left = _walk(text, after, paths, np.arange(len(low)), collect=options.n_candidates > 1)
     if left:
         branches = _best(np.concatenate(left), options.n_candidates - 1)

@@ -15,7 +15,6 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from specedge.errors import ModelError, ModelNotFoundError, ResourceError, UsageError
@@ -229,18 +228,11 @@ def remove(name: str) -> Path:
 
 def _stored(name: str) -> Path | None:
     """The bundle of the store that `name` stands for, None if there is none."""
-    return next((path for one in _candidates(name) if _is_bundle(path := folder() / one)), None)
-
-
-def _candidates(name: str) -> Iterator[str]:
-    """The folder names that `name` may stand for, as typed first."""
-    if _NAME.fullmatch(name):
-        yield name
     checkpoint = catalogue.find(name)
-    if checkpoint is not None and checkpoint.name != name:
-        yield checkpoint.name
-    if checkpoint is None and not name.startswith("whisper-"):
-        yield f"whisper-{name}"  # tiny-fp32: no checkpoint of its own, but pulled as whisper-tiny-fp32
+    # tiny-fp32 is no checkpoint of its own, but pulled as whisper-tiny-fp32.
+    names = [name] if _NAME.fullmatch(name) else []
+    names.append(f"whisper-{name}" if checkpoint is None else checkpoint.name)
+    return next((path for one in names if _is_bundle(path := folder() / one)), None)
 
 
 def _is_bundle(path: Path) -> bool:

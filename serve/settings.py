@@ -106,12 +106,13 @@ class Settings:
     zeroconf: str | None = _wyoming(None, "Announce it to Home Assistant under this name.", metavar="NAME")
 
     def __post_init__(self) -> None:
+        is_wyoming = re.fullmatch(r"tcp://\S+:\d{1,5}|unix://\S+|stdio://", self.wyoming or "stdio://")
         for name, is_right, expected in (
             ("port", 0 <= self.port < 1 << 16, "0 to 65535"),
             ("parallel", 1 <= self.parallel <= 64, "1 to 64"),
             ("queue", 0 <= self.queue <= 10_000, "0 to 10000"),
             ("sessions", 0 <= self.sessions <= 10_000, "0 to 10000"),
-            ("wyoming", _is_wyoming(self.wyoming), "tcp://HOST:PORT, unix:///PATH or stdio://"),
+            ("wyoming", is_wyoming is not None, "tcp://HOST:PORT, unix:///PATH or stdio://"),
             ("zeroconf", self.zeroconf is None or (self.wyoming or "").startswith("tcp"), "only with --wyoming tcp://"),
         ):
             if not is_right:
@@ -123,7 +124,3 @@ class Settings:
     def is_open(self) -> bool:
         """Whether other machines may use the server without a key."""
         return not self.api_keys and not self.host.startswith(_LOOPBACK)
-
-
-def _is_wyoming(uri: str | None) -> bool:
-    return uri is None or re.fullmatch(r"tcp://\S+:\d{1,5}|unix://\S+|stdio://", uri) is not None

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,9 @@ class SpeechTimestampsMap:
 
     def __init__(self, chunks: Sequence[Chunk], sampling_rate: int, time_precision: int = 2) -> None:
         self.sampling_rate, self.time_precision = sampling_rate, time_precision
-        self.chunk_end_sample: list[int] = []
-        self.total_silence_before: list[float] = []
-        n_speech = 0
-        for chunk in chunks:
-            self.total_silence_before.append((chunk["start"] - n_speech) / sampling_rate)
-            n_speech += chunk["end"] - chunk["start"]
-            self.chunk_end_sample.append(n_speech)
+        self.chunk_end_sample = list(accumulate(chunk["end"] - chunk["start"] for chunk in chunks))
+        silent = [chunk["end"] - end for chunk, end in zip(chunks, self.chunk_end_sample, strict=True)]
+        self.total_silence_before = [n_samples / sampling_rate for n_samples in silent]
 
     def get_original_time(self, time: float, chunk_index: int | None = None, is_end: bool = False) -> float:
         """Seconds of the audio."""
@@ -93,7 +90,7 @@ class SpeechTimestampsMap:
     def get_chunk_index(self, time: float, is_end: bool = False) -> int:
         """The chunk of a time; at a border the later one, unless `is_end`."""
         sample = int(time * self.sampling_rate)
-        search = bisect.bisect_left if is_end and sample in self.chunk_end_sample else bisect.bisect_right
+        search = bisect.bisect_left if is_end else bisect.bisect_right
         return min(search(self.chunk_end_sample, sample), len(self.chunk_end_sample) - 1)
 
 

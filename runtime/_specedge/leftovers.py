@@ -88,7 +88,8 @@ def sweep(names: Names, out: Path | None = None) -> None:
         with contextlib.suppress(OSError):
             lock = lock_of(path, wait=False)
             try:
-                if lock is not None or _is_stale(path):
+                inside = list(path.iterdir()) if path.is_dir() else []
+                if lock is not None or time.time() - max(p.lstat().st_mtime for p in (path, *inside)) > STALE_S:
                     if out is not None and (path / REPLACED).is_dir() and not os.path.lexists(out):
                         os.rename(path / REPLACED, out)
                     _remove(path)
@@ -134,11 +135,6 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
         return False
-
-
-def _is_stale(path: Path) -> bool:
-    inside = list(path.iterdir()) if path.is_dir() else []
-    return time.time() - max(p.lstat().st_mtime for p in (path, *inside)) > STALE_S
 
 
 def _remove(path: Path) -> None:

@@ -119,7 +119,8 @@ class GroupedCommand(click.Command):
 
     def _spelled_out(self, args: Sequence[str]) -> Iterator[str]:
         """`args` with a value given to every switch, which click could only take for an option or for a flag."""
-        switches = {name: param for param in self.params if _is_switch(param) for name in param.opts}
+        grouped = [param for param in self.params if isinstance(param, GroupedOption)]
+        switches = {name: param for param in grouped if param.is_switch for name in param.opts}
         rest = list(args)
         while rest and rest[0] != "--":
             token = rest.pop(0)
@@ -174,10 +175,6 @@ class Value(_ParamType):
             return converted(value, self.kind, self._about)
         except UsageError as error:
             raise UsageError(f"{max(param.opts, key=len)}: {error}" if param is not None else str(error)) from None
-
-
-def _is_switch(param: click.Parameter) -> bool:
-    return isinstance(param, GroupedOption) and param.is_switch
 
 
 def _normal(name: str) -> str:

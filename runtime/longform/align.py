@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from statistics import fmean
@@ -26,7 +25,7 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import HOP_SAMPLES, require_align
 from ..engine.engine import Engine
 from ..options import TranscribeOptions
-from ..text.words import UNSPACED_LANGUAGES
+from ..text.words import UNSPACED_LANGUAGES, bare
 from .segments import Segment, Word
 from .transcribe import compression_ratio
 from .windows import AudioContext, Piece, frames_to_s, settle
@@ -128,8 +127,8 @@ def _units(line: str, joint: str) -> list[str]:
 def _parts(units: list[_Unit], segments: Sequence[Segment], n_frames: int, n_window: int, joint: str) -> list[_Part]:
     """The windows of the transcription with the units that are said in them; windows without any are left out."""
     seeks = sorted({0, *(segment.seek for segment in segments)})
-    spoken = [(_plain(unit), seeks.index(s.seek)) for s in segments for unit in _units(s.text, joint)]
-    places = _places([_plain(unit) for _, unit in units], spoken, len(seeks))
+    spoken = [(bare(unit) or unit, seeks.index(s.seek)) for s in segments for unit in _units(s.text, joint)]
+    places = _places([bare(unit) or unit for _, unit in units], spoken, len(seeks))
     ends = [*seeks[1:], n_frames]
     return [
         (seeks[place], max(1, min(n_window, ends[place] - seeks[place])), [unit for unit, _ in group])
@@ -153,8 +152,3 @@ def _places(wanted: Sequence[str], spoken: Sequence[tuple[str, int]], n_windows:
         share = (after - before) / (end - first + 1)
         places += [before + round(share * (i + 1)) for i in range(end - first)]
     return places
-
-
-def _plain(text: str) -> str:
-    """`text` to compare by: in lower case, without punctuation."""
-    return re.sub(r"\W", "", text.casefold()) or text

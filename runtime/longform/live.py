@@ -34,6 +34,7 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
 from ..decoding.drafter import Drafter
 from ..options import FRAME_SAMPLES, TranscribeOptions, VadOptions
+from ..text.words import bare
 from .segments import Segment
 from .transcribe import Transcription
 
@@ -305,7 +306,7 @@ class LiveTranscriber:
         end_s = max(origin_s + (shown[-1].end if shown else n_samples / SAMPLE_RATE_HZ), begin_s)
         if confirmed.strip():
             self._text_range = (begin_s if self._text_range is None else self._text_range[0], end_s)
-            self._seam = [_plain(unit) for unit in split_units(confirmed)][-_SEAM_UNITS:]
+            self._seam = [bare(unit) for unit in split_units(confirmed)][-_SEAM_UNITS:]
             self._confirmed_until_s = max(begin_s, origin_s + segments[n_confirmed - 1].end)
             if self._options.language is None:
                 self._options = replace(self._options, language=self._heard)
@@ -323,7 +324,7 @@ class LiveTranscriber:
     def _heard_again(self, text: str) -> int:
         """How many characters of the text are the last words before a cut, whose sound was not all cut off."""
         units = split_units(text)[:_SEAM_UNITS]
-        heard = [_plain(unit) for unit in units]
+        heard = [bare(unit) for unit in units]
         again = [n for n in range(1, len(units) + 1) if heard[:n] == self._seam[-n:]]
         return sum([len(unit) for unit in units[: max(again, default=0)]])
 
@@ -348,10 +349,6 @@ class LiveTranscriber:
         self._samples[: self._held - n_samples] = self._samples[n_samples : self._held]
         self._held -= n_samples
         self._origin += n_samples
-
-
-def _plain(unit: str) -> str:
-    return re.sub(r"\W", "", unit).casefold()
 
 
 def _tokens(segments: list[Segment]) -> tuple[int, ...]:

@@ -75,8 +75,13 @@ class Prompts:
         prefix = self.begun if is_first else ()
         if isinstance(self._special, SpeechTokens):
             return [*self._special.prompt(n_audio, language, self.context), *prefix]
+        if self._options.carry_initial_prompt:
+            # With a prompt that leaves no room this slices as openai-whisper does: [-0:] is everything.
+            before = [*self._initial, *self._earlier[-(self._limit - len(self._initial)) :]]
+        else:
+            before = [*(self._initial if self._has_initial else ()), *self._earlier]
         n_left = self._limit - len(self._hotwords)
-        earlier = [*self._hotwords, *(self._before()[-n_left:] if n_left else ())]
+        earlier = [*self._hotwords, *(before[-n_left:] if n_left else ())]
         sot = self._special.prompt(language, self._options.task, not self._options.without_timestamps)
         return [*([self._special.sot_prev, *earlier] if earlier else []), *sot, *prefix]
 
@@ -89,15 +94,6 @@ class Prompts:
         del self._earlier[: -(self._limit + len(self._initial))]
         if not self._options.condition_on_previous_text or temperature > self._options.prompt_reset_on_temperature:
             self._earlier, self._has_initial = [], False
-
-    def _before(self) -> list[int]:
-        if self._options.carry_initial_prompt:
-            # With a prompt that leaves no room this slices as openai-whisper does: [-0:] is everything.
-            n_left = self._limit - len(self._initial)
-            tokens = [*self._initial, *self._earlier[-n_left:]]
-        else:
-            tokens = [*(self._initial if self._has_initial else ()), *self._earlier]
-        return tokens[-self._limit :]
 
 
 def _ids(name: str, text: str | Sequence[int] | None, tokenizer: Tokenizer, limit: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ faster-whisper; openai-whisper runs past the end of the text there.
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,11 @@ def merge_punctuations(words: Sequence[WordTokens], prepended: str, appended: st
             mark.text, mark.ids = "", []
         else:
             previous = i
+
+
+def bare(text: str) -> str:
+    """`text` to compare by: in lower case, without punctuation."""
+    return re.sub(r"\W", "", text.casefold())
 
 
 def ends_sentence(tokenizer: Tokenizer) -> Callable[[int], bool]:
