@@ -72,7 +72,7 @@ def align(audio: str, text: str, **given: Any) -> None:
         segments, info = model.align(samples, known, given["language"])
     _warn_of_unlikely(segments)
     lines = "\n".join(segment.text.strip() for segment in segments)
-    transcript = Transcript(text=lines, segments=segments, language=info.language, duration_s=info.duration)
+    transcript = Transcript(text=lines, segments=segments, info=info)
     if output is not None:
         write_transcript({kind: output}, transcript, subtitles)
     else:

@@ -177,17 +177,9 @@ class _Run:
 
     def _finish(self, info: TranscriptionInfo) -> None:
         request, name, is_whole = self._request, self._stream.name, self._stopped_by is None
-        duration_s = info.duration if is_whole else self._done_s
-        transcript = Transcript(
-            text=self._model.bundle.tokenizer.decode([token for one in self._segments for token in one.tokens]),
-            segments=self._segments,
-            language=info.language,
-            duration_s=duration_s,
-            speculation=info.speculation,
-            audio_context=info.audio_context,
-            encoder_provider=info.encoder_provider,
-            interrupted=not is_whole,
-        )
+        info = info if is_whole else replace(info, duration=self._done_s)
+        text = self._model.bundle.tokenizer.decode([token for one in self._segments for token in one.tokens])
+        transcript = Transcript(text=text, segments=self._segments, info=info, interrupted=not is_whole)
         if info.drafter_error is not None:
             notify(f"{name}: the drafter {request.drafter.name} failed and was dropped: {info.drafter_error}")
         if self._paths and (self._segments or is_whole):
@@ -208,9 +200,9 @@ class _Run:
         if not self._n_segments and is_whole:
             self._remark(f"{name}: no speech" + (", or no sentence of --only" if request.options.only else ""))
         if request.output.verbose:
-            self._remark(f"{name}: {describe(info, duration_s, self._n_segments)}")
+            self._remark(f"{name}: {describe(info, self._n_segments)}")
         if request.output.stats:
-            for line in statistics(info, duration_s):
+            for line in statistics(info):
                 notify(f"{name}: {line}")
 
     def _how_far(self) -> str:

@@ -22,7 +22,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +31,8 @@ from specedge.errors import UsageError
 from specedge.files import Kind, write_atomic
 
 from ..decoding.statistics import Speculation, calls_per_word
-from ..longform.segments import Segment, Word
-from ..options import CPU, described
+from ..longform.segments import Segment, TranscriptionInfo, Word
+from ..options import described
 
 _subtitle = partial(described, group="Subtitles")
 _LONG_PAUSE_S = 3.0
@@ -176,15 +176,11 @@ _WORD_FIELDS = ("word", "start", "end", "probability")
 
 @dataclass(frozen=True, kw_only=True)
 class Transcript:
-    """A transcription, whole or up to where it was interrupted. `duration_s`: the audio's."""
+    """A transcription, whole or up to where it was interrupted, which is the duration in its `info`."""
 
     text: str
     segments: Sequence[Segment]
-    language: str | None
-    duration_s: float
-    speculation: Mapping[str, Any] = field(default_factory=dict)
-    audio_context: Mapping[str, Any] = field(default_factory=dict)
-    encoder_provider: str = CPU
+    info: TranscriptionInfo
     interrupted: bool = False
 
 
@@ -245,14 +241,15 @@ KINDS: Mapping[str, Kind] = {
 
 def to_json(transcript: Transcript) -> str:
     """One line of JSON, newline included."""
+    info = transcript.info
     value = {
         "text": transcript.text,
         "segments": [segment_fields(segment) for segment in transcript.segments],
-        "language": transcript.language,
-        "duration": _time(transcript.duration_s),
-        "speculation": transcript.speculation,
-        "audio_context": transcript.audio_context,
-        "encoder_provider": transcript.encoder_provider,
+        "language": info.language,
+        "duration": _time(info.duration),
+        "speculation": info.speculation,
+        "audio_context": info.audio_context,
+        "encoder_provider": info.encoder_provider,
     }
     if transcript.interrupted:
         value["interrupted"] = True

@@ -18,17 +18,17 @@ from ..text.tokenizer import Tokenizer
 from .formats import SubtitleOptions, format_timestamp
 
 
-def describe(info: TranscriptionInfo, duration_s: float, n_segments: int) -> str:
+def describe(info: TranscriptionInfo, n_segments: int) -> str:
     """One line such as `9:36 of audio, language de (0.98), 120 segments`."""
     sure = "" if info.all_language_probs is None else f" ({info.language_probability:.2f})"
     segments = "segment" if n_segments == 1 else "segments"
-    return f"{clock(duration_s)} of audio, language {info.language}{sure}, {n_segments} {segments}"
+    return f"{clock(info.duration)} of audio, language {info.language}{sure}, {n_segments} {segments}"
 
 
-def statistics(info: TranscriptionInfo, duration_s: float) -> Iterator[str]:
+def statistics(info: TranscriptionInfo) -> Iterator[str]:
     """Lines of `--stats`, at most three: where the time went, what drafts saved, and what else there is to know."""
     counted = info.speculation
-    total_s = counted["total_s"]
+    duration_s, total_s = info.duration, counted["total_s"]
     parts = {name: counted[f"{name}_s"] for name in ("encoder", "decoder", "draft")}
     parts["other"] = max(total_s - sum(parts.values()), 0.0)
     shares = ", ".join(f"{name} {seconds:.2f} s{_share(seconds, total_s)}" for name, seconds in parts.items())

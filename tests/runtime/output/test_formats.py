@@ -17,6 +17,8 @@ from specedge.errors import ResourceError
 from specedge.files import write_atomic
 from specedge.runtime.decoding.statistics import Speculation
 from specedge.runtime.longform.segments import Segment, Word
+from specedge.runtime.model import new_info
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.output.formats import FORMATS, KINDS, Transcript, render, speculation_fields, to_json
 from support import openai_whisper
 
@@ -38,15 +40,11 @@ def segment(**changes: Any) -> Segment:
 
 
 def transcript(*segments: Segment) -> Transcript:
-    return Transcript(
-        text="".join(s.text for s in segments),
-        segments=segments,
-        language="de",
-        duration_s=11.0,
-        speculation=speculation_fields(
-            Speculation(passes=4, tokens=4), encoder_s=0.12345, total_s=1.0, n_words=0, duration_s=0.0
-        ),
+    info = replace(new_info(11.0, TranscribeOptions()), language="de")
+    info.speculation = speculation_fields(
+        Speculation(passes=4, tokens=4), encoder_s=0.12345, total_s=1.0, n_words=0, duration_s=0.0
     )
+    return Transcript(text="".join(s.text for s in segments), segments=segments, info=info)
 
 
 def test_json_is_one_line_of_ascii() -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from specedge.errors import UsageError
 from specedge.runtime.longform.segments import Segment, Word
+from specedge.runtime.model import new_info
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.output.formats import (
     FORMATS,
     STREAMED,
@@ -98,7 +100,7 @@ def test_files_are_openai_whisper_s(format: str) -> None:
     @settings(max_examples=150)
     @given(segments=segment_lists(), options=OPTIONS)
     def check(segments: list[Segment], options: SubtitleOptions) -> None:
-        transcript = Transcript(text="", segments=segments, language="en", duration_s=1.0)
+        transcript = Transcript(text="", segments=segments, info=new_info(1.0, TranscribeOptions()))
         expected = openai_whisper.written(format, segments, options if format in ("srt", "vtt") else None)
         assert render(format, transcript, options) == expected
 
@@ -178,7 +180,7 @@ def test_limits() -> None:
 def test_no_text_breaks_a_file(text: str, in_srt: str | None, in_vtt: str | None, has_words: bool) -> None:
     segment = a_segment(text=text, words=[Word(0.0, 1.0, text, 1.0)] if has_words else None)
     for format, shown, head in (("srt", in_srt, "1\n00:00:00,000"), ("vtt", in_vtt, "WEBVTT\n\n00:00.000")):
-        written = render(format, Transcript(text="", segments=[segment], language="en", duration_s=1.0))
+        written = render(format, Transcript(text="", segments=[segment], info=new_info(1.0, TranscribeOptions())))
         assert written.endswith(f"\n{shown}\n\n") if shown else written == ("WEBVTT\n\n" if format == "vtt" else "")
         assert written.count("-->") == (shown is not None) and (not shown or written.startswith(head))
     marked = SubtitleOptions(highlight_words=True)
