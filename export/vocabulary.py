@@ -139,12 +139,6 @@ def _said(added: Mapping[str, int], config: Mapping[str, Any], generation: Mappi
     return ids
 
 
-def _fitting(ids: Mapping[str, int], n_vocab: int) -> int | None:
-    """The size of the published layout that fits what is said: the one of this very size, else the only smaller one."""
-    fitting = [size for size, layout in _PUBLISHED.items() if size <= n_vocab and _fits(ids, layout)]
-    return n_vocab if n_vocab in fitting else fitting[0] if len(fitting) == 1 else None
-
-
 def _check_size(ids: Mapping[str, int], added: Mapping[str, int], published: int | None, n_vocab: int) -> None:
     """Raises CheckpointError for the files of one published model beside the weights of another.
 
@@ -183,7 +177,9 @@ def read_layout(
     name impossible ids, or leave a role open that no published layout fills.
     """
     ids = _said(added, config, generation)
-    published = _fitting(ids, n_vocab)
+    # The published layout that fits what is said: the one of this very size, else the only smaller one.
+    fitting = [size for size, layout in _PUBLISHED.items() if size <= n_vocab and _fits(ids, layout)]
+    published = n_vocab if n_vocab in fitting else fitting[0] if len(fitting) == 1 else None
     _check_size(ids, added, published, n_vocab)
     if published is None and not added and _ROLES.isdisjoint(ids):
         return standard_layout(n_vocab)  # raises: neither a published size nor anything said

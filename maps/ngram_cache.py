@@ -100,20 +100,16 @@ class NgramCache(Lru[int, tuple[int, ...]]):
         with self.lock:
             self.version += 1
             for key, id_ in ngrams(tokens, n_known, self._longest):
-                self._count(_packed(key), id_)
+                pairs = dict(self.pairs(key))
+                if id_ not in pairs and len(pairs) == MAX_PAIRS:
+                    del pairs[min(pairs, key=lambda known: pairs[known])]  # the rarest, of equals the oldest
+                pairs[id_] = pairs.get(id_, 0) + 1
+                self.put(_packed(key), tuple([value for pair in pairs.items() for value in pair]))
 
     def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
         """The (id, count) pairs after `key`, one to four ids; the entry becomes the most recently used."""
         flat = self.get(_packed(key)) or ()
         return list(zip(flat[::2], flat[1::2], strict=True))
-
-    def _count(self, key: int, id_: int) -> None:
-        flat = self.get(key) or ()
-        pairs = dict(zip(flat[::2], flat[1::2], strict=True))
-        if id_ not in pairs and len(pairs) == MAX_PAIRS:
-            del pairs[min(pairs, key=lambda known: pairs[known])]  # the rarest, of equals the oldest
-        pairs[id_] = pairs.get(id_, 0) + 1
-        self.put(key, tuple([value for pair in pairs.items() for value in pair]))
 
 
 def ngrams(tokens: Sequence[int], n_known: int = 0, longest: int = MAX_ORDER) -> Iterator[tuple[tuple[int, ...], int]]:

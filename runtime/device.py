@@ -55,10 +55,7 @@ class Profile:
             "kind": "specedge calibration",
             "version": _VERSION,
             **device_fields(self.threads),
-            "rounds": self.rounds,
-            "encode_s": self.encode_s,
-            "paths_s": self.paths_s,
-            "pass_s": {str(n_rows): seconds for n_rows, seconds in self.pass_s.items()},
+            **{name: value for name, value in vars(self).items() if name != "scatter"},
         }
 
 

@@ -73,7 +73,9 @@ async def _serve(settings: Settings, folder: Path) -> int | None:
     try:
         while not came and not tasks[0].done():
             await asyncio.sleep(_TICK_S)
-        await _settle(service, settings.grace_s)
+        until_s, queue = asyncio.get_running_loop().time() + settings.grace_s, service.queue
+        while queue.n_running + queue.n_waiting and asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(_TICK_S)
     finally:
         server.should_exit = True
         await wyoming.aclose()
@@ -133,11 +135,3 @@ def _signals(service: Service, folder: Path) -> list[int]:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, note)
     return came
-
-
-async def _settle(service: Service, grace_s: float) -> None:
-    """Wait until nothing is in work or in line, for so long at most."""
-    until_s = asyncio.get_running_loop().time() + grace_s
-    queue = service.queue
-    while queue.n_running + queue.n_waiting and asyncio.get_running_loop().time() < until_s:
-        await asyncio.sleep(_TICK_S)

@@ -40,7 +40,11 @@ def read_recordings(sources: Sequence[str], language: str | None = None) -> list
         known = {os.path.realpath(one.file) for one in listed}
         files = [] if source in lists else expand_folders([source], notify=notify)
         found += listed
-        found += [_with_text(file, language) for file in files if os.path.realpath(file) not in known]
+        for file in files:
+            if os.path.realpath(file) not in known:
+                text = Path(file).with_suffix(".txt")
+                said = " ".join(read_sentences([str(text)])) if text.is_file() else ""
+                found.append(Recording(file=file, text=said, language=language))
     return found
 
 
@@ -63,9 +67,3 @@ def _of_list(path: Path, language: str | None) -> list[Recording]:
         spoken = None if spoken is None else find_language(spoken)
         found.append(Recording(file=str(path.parent / audio), text=text, language=spoken))
     return found
-
-
-def _with_text(file: str, language: str | None) -> Recording:
-    text = Path(file).with_suffix(".txt")
-    said = " ".join(read_sentences([str(text)])) if text.is_file() else ""
-    return Recording(file=file, text=said, language=language)

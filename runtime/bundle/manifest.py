@@ -228,7 +228,14 @@ class Manifest:
 
         Raises BundleError for another format or version, a key that is missing or unknown, a value that cannot be.
         """
-        _check_version(value, where)
+        if value.get("format") != FORMAT:
+            raise BundleError(f"{where}: no specedge bundle, the key 'format' must be {FORMAT!r}; {REMEDY}")
+        version = value.get("version")
+        if type(version) is not int or version != VERSION:
+            raise BundleError(
+                f"{where}: found version {shown(version)} of the bundle format, and this specedge reads version "
+                f"{VERSION}: export or pull the model again, or upgrade specedge (pip install -U specedge)"
+            )
         check_values(dict(value), where)
         names = [field.name for field in fields(cls)]
         others = [*({CHECKSUM} & value.keys()), *(key for key, usual in _FORMER.items() if value.get(key) == usual)]
@@ -268,17 +275,6 @@ class Manifest:
 def _checksum(value: Mapping[str, Any]) -> str:
     body = json.dumps({key: value[key] for key in value if key != CHECKSUM}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(body.encode("ascii")).hexdigest()
-
-
-def _check_version(value: Mapping[str, Any], where: str) -> None:
-    if value.get("format") != FORMAT:
-        raise BundleError(f"{where}: no specedge bundle, the key 'format' must be {FORMAT!r}; {REMEDY}")
-    version = value.get("version")
-    if type(version) is not int or version != VERSION:
-        raise BundleError(
-            f"{where}: found version {shown(version)} of the bundle format, and this specedge reads version {VERSION}: "
-            "export or pull the model again, or upgrade specedge (pip install -U specedge)"
-        )
 
 
 def _read_tokens(value: Any, where: str, manifest: Manifest) -> TokenLayout:

@@ -40,11 +40,9 @@ def describe(bundle: Bundle) -> str:
     rows = []
     for key, value in describe_json(bundle).items():
         inside = value if isinstance(value, Mapping) else {"": value}
-        rows += [(f"{key} {name}".rstrip(), _one_line(item)) for name, item in inside.items()]
+        for name, item in inside.items():
+            text = item if isinstance(item, str) else json.dumps(item)
+            text = "".join(c if c.isprintable() else "?" for c in text)
+            text = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+            rows.append((f"{key} {name}".rstrip(), text))
     return "\n".join(aligned(rows, has_figures=False))
-
-
-def _one_line(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

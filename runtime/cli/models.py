@@ -49,7 +49,10 @@ def list_models(as_json: bool, known: bool) -> None:
       specedge models list --json
       specedge models list --known
     """
-    rows = _known() if known else _installed()
+    about = ("name", "hub_id", "n_params_m", "languages", "licence", "revision", "note")
+    names = (*about, "disk_mb", "memory_mb", "encoder_work", "draft")
+    every = catalogue.CHECKPOINTS.values()
+    rows = [{name: getattr(one, name) for name in names} for one in every] if known else _installed()
     if as_json:
         click.echo(json.dumps(rows, ensure_ascii=False, indent=1))
     elif rows:
@@ -172,12 +175,6 @@ def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
         for row in rows
     ]
     return aligned([("NAME", "SIZE", "PRECISION", "DRAFT", "PATH"), *lines], has_figures=False)
-
-
-def _known() -> list[dict[str, Any]]:
-    about = ("name", "hub_id", "n_params_m", "languages", "licence", "revision", "note")
-    names = (*about, "disk_mb", "memory_mb", "encoder_work", "draft")
-    return [{name: getattr(known, name) for name in names} for known in catalogue.CHECKPOINTS.values()]
 
 
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:

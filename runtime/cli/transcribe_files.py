@@ -76,7 +76,9 @@ def transcribe_files(request: Request, *, debug: bool) -> int:
                             remark(f"model {request.model.model or path.name}: {path}")
                     done_s.append(_Run(request, model, stream, paths, remark, mark, left, is_alone).run())
             except Exception as error:
-                if is_alone or not _concerns_one_input(error):
+                # The others may succeed where audio is bad, or where it brought out a fault of ours.
+                ends_all = isinstance(error, (SpecedgeError, OSError, MemoryError, ImportError))
+                if is_alone or (ends_all and not isinstance(error, AudioError)):
                     raise
                 report(error)
     if not is_alone or output.skips_existing:
@@ -234,11 +236,6 @@ def _no_colours() -> str | None:
     if not is_terminal(sys.stdout):
         return "--print-drafts: no colours, because standard output is no terminal"
     return None
-
-
-def _concerns_one_input(error: Exception) -> bool:
-    """Whether the other inputs may still succeed: bad audio, or a fault of ours that it brought out."""
-    return isinstance(error, AudioError) or not isinstance(error, (SpecedgeError, OSError, MemoryError, ImportError))
 
 
 def _print(text: str) -> None:

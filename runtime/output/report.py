@@ -31,7 +31,8 @@ def statistics(info: TranscriptionInfo) -> Iterator[str]:
     duration_s, total_s = info.duration, counted["total_s"]
     parts = {name: counted[f"{name}_s"] for name in ("encoder", "decoder", "draft")}
     parts["other"] = max(total_s - sum(parts.values()), 0.0)
-    shares = ", ".join(f"{name} {seconds:.2f} s{_share(seconds, total_s)}" for name, seconds in parts.items())
+    spent = {name: f" ({seconds / total_s:.0%})" if total_s > 0 else "" for name, seconds in parts.items()}
+    shares = ", ".join(f"{name} {seconds:.2f} s{spent[name]}" for name, seconds in parts.items())
     speed = f" ({duration_s / total_s:.1f}x)" if total_s > 0 else ""
     provider = "" if info.encoder_provider == CPU else f"; encoder on {info.encoder_provider}"
     yield f"{duration_s:.1f} s of audio in {total_s:.2f} s{speed}: {shares}{provider}"
@@ -60,10 +61,6 @@ def _notes(info: TranscriptionInfo) -> Iterator[str]:
     if (learning := counted["learning"]) is not None:
         back = f", rolled back {learning['rollbacks']} times" if learning["rollbacks"] else ""
         yield f"learning: {learning['updates']} updates in {learning['seconds']:.2f} s{back}"
-
-
-def _share(seconds: float, total_s: float) -> str:
-    return f" ({seconds / total_s:.0%})" if total_s > 0 else ""
 
 
 # Of the eight that every terminal has, without black and white.
