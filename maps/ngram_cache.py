@@ -63,27 +63,19 @@ def draft_by_counts(
     ids: list[int] = []
     shares: list[float] = []
     while len(ids) < n_draft:
-        step = _next(pairs_of, known, thresholds)
-        if step is None:
+        for n in range(len(known), 0, -1):
+            pairs = pairs_of(tuple(known[-n:]))
+            samples = sum(count for _, count in pairs)
+            id_, count = max(pairs, key=lambda pair: (pair[1], -pair[0]), default=(0, 0))
+            is_known = samples >= max(1, thresholds.min_samples[n - 1])
+            if is_known and 100 * count >= thresholds.min_share[n - 1] * samples:
+                break
+        else:
             break
-        ids.append(step[0])
-        shares.append(step[1])
-        known = [*known, step[0]][-MAX_ORDER:]
+        ids.append(id_)
+        shares.append(count / samples)
+        known = [*known, id_][-MAX_ORDER:]
     return ids, shares
-
-
-def _next(
-    pairs_of: Callable[[tuple[int, ...]], Pairs], known: Sequence[int], thresholds: Thresholds
-) -> tuple[int, float] | None:
-    for n in range(len(known), 0, -1):
-        pairs = pairs_of(tuple(known[-n:]))
-        samples = sum(count for _, count in pairs)
-        if samples < max(1, thresholds.min_samples[n - 1]):
-            continue
-        id_, count = max(pairs, key=lambda pair: (pair[1], -pair[0]))
-        if 100 * count >= thresholds.min_share[n - 1] * samples:
-            return id_, count / samples
-    return None
 
 
 class NgramCache(Lru[int, tuple[int, ...]]):

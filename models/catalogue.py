@@ -124,10 +124,6 @@ class PackagedCheckpoint:
     packages: tuple[str, ...]
     files: tuple[PackagedFile, ...]
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files)
-
 
 _DATA: dict[str, Any] = json.loads(Path(__file__).with_name("catalogue.json").read_bytes())
 

@@ -106,8 +106,10 @@ class Tokenizer:
     def decode_with_timestamps(self, tokens: Iterable[int]) -> str:
         """The text of `tokens` with times such as <|0.00|> in it."""
         runs = groupby(tokens, key=lambda token: token >= self.timestamp_begin)
+        begin, step_s = self.timestamp_begin, self._special.time_precision_s
         return "".join(
-            "".join(map(self._time, run)) if are_times else self.tokenizer.decode(run) for are_times, run in runs
+            "".join(f"<|{(token - begin) * step_s:.2f}|>" for token in run) if are_times else self.tokenizer.decode(run)
+            for are_times, run in runs
         )
 
     def split_to_word_tokens(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
@@ -134,6 +136,3 @@ class Tokenizer:
                 texts += [word.text for word in words]
                 ids += [word.ids for word in words]
         return texts, ids
-
-    def _time(self, token: int) -> str:
-        return f"<|{(token - self.timestamp_begin) * self._special.time_precision_s:.2f}|>"

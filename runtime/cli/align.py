@@ -56,12 +56,15 @@ def align(audio: str, text: str, **given: Any) -> None:
       echo "Call the crew." | specedge align call.wav - -m small -l en
     """
     from ..audio.audio import decode_audio
+    from ..text.transcripts import find_transcripts, read_sentences
 
     subtitles = made(SubtitleOptions, given)
     kind, output = given["output_format"], given["output"]
     if audio == text == "-":
         raise UsageError("'-' is given twice: standard input can be read once")
-    known = _known(text)
+    known = "\n".join(read_sentences(find_transcripts([text])))
+    if not known.strip():
+        raise UsageError(f"{text}: holds no words, expected the text of the audio")
     if output is not None:
         from specedge.files import check_output, identities
 
@@ -77,16 +80,6 @@ def align(audio: str, text: str, **given: Any) -> None:
         write_transcript({kind: output}, transcript, subtitles)
     else:
         sys.stdout.write(render(kind, transcript, subtitles))
-
-
-def _known(name: str) -> str:
-    """The lines of the text. Raises UsageError for a file that is missing, unreadable or empty."""
-    from ..text.transcripts import find_transcripts, read_sentences
-
-    text = "\n".join(read_sentences(find_transcripts([name])))
-    if not text.strip():
-        raise UsageError(f"{name}: holds no words, expected the text of the audio")
-    return text
 
 
 def _warn_of_unlikely(segments: Sequence[Segment]) -> None:
