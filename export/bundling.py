@@ -44,7 +44,7 @@ from specedge.runtime.bundle.manifest import (
     graph_files,
 )
 from specedge.runtime.bundle.typed_json import parse_object
-from specedge.runtime.engine.shortlist import picked_ids, shortlist_spans
+from specedge.runtime.engine.shortlist import shortlist_spans
 from specedge.runtime.options import BLOCK_KIND
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
@@ -53,11 +53,10 @@ from .chunk_encoder_graph import build_chunk_encoder
 from .ctc_graph import write_head_for
 from .decoder_graph import build_decoder, padded_vocabulary
 from .derived_graphs import default_heads, write_align_graph, write_many, write_shortlist_graphs
-from .draft_layers import SHORTLIST
 from .encoder_graph import build_cross_kv, build_encoder, write_short_encoder
 from .heads import Heads, write_heads
 from .hub import check_space
-from .layers import PRECISIONS, Precision, Weights
+from .layers import PRECISIONS, Precision, of_draft
 from .llama_graph import build_llama, build_projector
 from .onnx_builder import GraphBuilder, signature
 from .plain_encoder import write_plain_encoder
@@ -163,12 +162,14 @@ def write_bundle(
     ctc: Path | None = None,
     learnable: bool = False,
     encoder_plain: bool = False,
+    is_draft: bool = False,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, checked.
 
     maps, draft, heads, ctc: what it brings along for the drafters of these names, heads besides the checkpoint's, ctc
     the file of a trained head; layers: a draft over the same encoder (`draft_layers`), in the place of `draft`;
-    learnable: with graphs that a draft learns with; encoder_plain: with an encoder for execution providers.
+    learnable: with graphs that a draft learns with; encoder_plain: with an encoder for execution providers; is_draft:
+    over the encoder of the model in the folder above (`layers.of_draft`).
 
     Raises BundleError and MapError when what it is to bring is none, or of another model, CheckpointError when weights
     or vocabulary cannot be used, Interrupted on Ctrl-C during the self-check, ExactnessError when the graphs do not
@@ -176,6 +177,7 @@ def write_bundle(
     """
     if precision not in PRECISIONS:
         raise UsageError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
+    kinds = of_draft(PRECISIONS[precision]) if is_draft else PRECISIONS[precision]
     check_target(out, replace_existing=replace_existing)
     with _new_folder(out) as folder:
         n_weights = sum(map(math.prod, checkpoint.shapes.values()))
@@ -183,16 +185,16 @@ def write_bundle(
             shapes = checkpoint.shapes.items()
             n_weights += sum(math.prod(shape) for name, shape in shapes if name.startswith("model.encoder."))
         check_space("the bundle", int(n_weights * BYTES_PER_WEIGHT[precision]), out.parent, "give another -o")
-        manifest = _write_files(checkpoint, folder, PRECISIONS[precision], name, version, maps, heads)
+        manifest = _write_files(checkpoint, folder, kinds, name, version, maps, heads)
         graphs = _write_more(manifest, folder, draft=draft, ctc=ctc, learnable=learnable)
         if encoder_plain:
             graphs.append(write_plain_encoder(manifest, checkpoint, folder))
         if layers is not None:
             inside = folder / DRAFT_FOLDER
-            write_bundle(layers, inside, precision=precision, name=f"{name}-draft", version=version)
+            write_bundle(layers, inside, precision=precision, name=f"{name}-draft", version=version, is_draft=True)
         manifest = listed(manifest, folder, graphs)
         made = Bundle(path=folder, manifest=manifest, digest="")
-        numbers = check_bundle(made, checkpoint, checkpoint.spec, PRECISIONS[precision])
+        numbers = check_bundle(made, checkpoint, checkpoint.spec, kinds)
         manifest = replace(manifest, selfcheck=numbers)
         data = manifest.to_bytes()
         (folder / MANIFEST_NAME).write_bytes(data)
@@ -261,24 +263,29 @@ def _write_graphs(
         with GraphBuilder(folder, "cross_kv") as g:
             build_cross_kv(g, dims, checkpoint, precision.cross_kv, int8_attention=precision.int8_attention)
         with GraphBuilder(folder, "decoder") as g:
-            build_decoder(g, dims, checkpoint, precision.decoder, int8_attention=precision.int8_attention)
+            build_decoder(
+                g,
+                dims,
+                checkpoint,
+                precision.decoder,
+                int8_attention=precision.int8_attention,
+                vocabulary_in_blocks=precision.vocabulary_in_blocks,
+            )
         write_many(folder)
         write_short_encoder(folder, dims)
         seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
         write_align_graph(folder, dims, seen_by)
-        shortlist = _write_shortlist(folder, dims, eot, precision, checkpoint)
+        shortlist = _write_shortlist(folder, dims, eot, precision)
         graphs = [*GRAPH_NAMES, *DERIVED_GRAPHS, SHORT_ENCODER_GRAPH, *shortlist]
     return [*graphs, *write_heads(folder, sets, dims, checkpoint, precision)], seen_by
 
 
-def _write_shortlist(folder: Path, dims: Dims, eot: int, precision: Precision, weights: Weights) -> list[str]:
+def _write_shortlist(folder: Path, dims: Dims, eot: int, precision: Precision) -> list[str]:
     """Write the graphs with which the model drafts, and return their names; none where the vocabulary is small."""
-    spans, picked = shortlist_spans(padded_vocabulary(dims, precision.decoder), eot), None
-    if spans is None:
+    spans = shortlist_spans(padded_vocabulary(dims, precision.decoder), eot)
+    if spans is None or precision.vocabulary_in_blocks:
         return []
-    if weights.has(SHORTLIST):
-        picked = picked_ids(weights.tensor(SHORTLIST), eot)
-    write_shortlist_graphs(folder, spans, picked)
+    write_shortlist_graphs(folder, spans)
     return [SHORTLIST_GRAPH, VECTORS_GRAPH]
 
 

@@ -55,14 +55,22 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 class Checkpoint(Tensors):
     """The weights and configs of one Whisper model. A context manager; reads are lazy."""
 
-    def __init__(self, spec: Spec, entries: Mapping[str, Stored], *, folder: Path | None = None, where: str) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        entries: Mapping[str, Stored],
+        *,
+        folder: Path | None = None,
+        where: str,
+        vocabulary: tuple[list[bytes], TokenLayout] | None = None,
+    ) -> None:
         """Check the shape and type of every weight `spec` needs; `where` names the checkpoint in errors.
 
-        `entries`: tensors by canonical name. `folder` holds tokenizer files, or is None. Raises CheckpointError naming
-        the first tensor missing or wrong.
+        `entries`: tensors by canonical name. `folder` holds tokenizer files, or is None; `vocabulary`: if it is known
+        otherwise. Raises CheckpointError naming the first tensor missing or wrong.
         """
         super().__init__(entries, where)
-        self.spec, self.folder = spec, folder
+        self.spec, self.folder, self._vocabulary = spec, folder, vocabulary
         if spec.tied:
             self.entries.pop(PROJECTION, None)
         self.shapes = dict(spec.shapes())
@@ -78,6 +86,8 @@ class Checkpoint(Tensors):
     def vocabulary(self) -> tuple[list[bytes], TokenLayout]:
         """The byte strings of the text tokens by id, and the special-token layout read from the configs."""
         spec = self.spec
+        if self._vocabulary is not None:
+            return self._vocabulary
         if isinstance(spec, SpeechSpec) and self.folder is not None:
             return spec.vocabulary(self.folder)
         return read_vocabulary(self.folder, spec.config, spec.generation, spec.dims.n_vocab)

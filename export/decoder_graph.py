@@ -60,8 +60,19 @@ NO_SINK = -1e30
 FARTHEST_SCORE = 30.0  # below the top score; exp(-30) of the top weight is far from the smallest uint8
 
 
-def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind, *, int8_attention: bool) -> None:
-    """Write Whisper's text decoder into `g`; vocabulary matrix in int8 with a scale a row unless `kind` is fp32."""
+def build_decoder(
+    g: GraphBuilder,
+    dims: Dims,
+    weights: Weights,
+    kind: LinearKind,
+    *,
+    int8_attention: bool,
+    vocabulary_in_blocks: bool = False,
+) -> None:
+    """Write Whisper's text decoder into `g`; vocabulary matrix in int8 with a scale a row unless `kind` is fp32.
+
+    vocabulary_in_blocks: logits by a copy of it in 4 bits.
+    """
     root = "model.decoder"
     ids = g.input("ids", TensorProto.INT64, [1, "n_rows"])
     positions = g.input("positions", TensorProto.INT64, [1, "n_rows"])
@@ -84,7 +95,12 @@ def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
     g.output(hidden, "hidden", FLOAT, [1, "n_rows", dims.n_text_state])
     wanted = g.node("Gather", [hidden, logit_rows], axis=1)
     wanted = residual_blocks(g, wanted, weights, BASE_HEAD, kind)  # in Medusa-Linear alone (`heads`)
-    logits = project_to_vocabulary(g, wanted, dims, weights, kind)
+    if vocabulary_in_blocks:
+        rows = weights.tensor(VOCABULARY)
+        padding = np.zeros((padded_vocabulary(dims, kind) - len(rows), rows.shape[1]), np.float32)
+        logits = linear(g, wanted, "vocabulary.blocks", np.concatenate([rows, padding]), None, "block4")
+    else:
+        logits = project_to_vocabulary(g, wanted, dims, weights, kind)
     g.output(logits, "logits", FLOAT, [1, "n_logit_rows", padded_vocabulary(dims, kind)])
     g.save()
 

@@ -22,8 +22,7 @@ shortlist
          in   the decoder's
          out  logits f32 [1, n_logit_rows, n_columns], one span behind the other; the rest is the decoder's
 vectors  The rows of the vocabulary matrix, for gradients and for tokens that join a shortlist: rows i64 [n_vectors] to
-         f32 [n_vectors, n_text_state]. Where a shortlist begins with ids that were picked, it gives them too: picked
-         i64 [n_picked].
+         f32 [n_vectors, n_text_state].
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from specedge.runtime.bundle.manifest import ALIGN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH, Dims
-from specedge.runtime.engine.shortlist import PICKED, Span
+from specedge.runtime.engine.shortlist import Span
 
 from .decoder_graph import COLUMNS, PROJECTION_SCALES
 from .onnx_builder import Dim, write_graph
@@ -201,29 +200,22 @@ def vectors_graph(graph: onnx.GraphProto) -> onnx.GraphProto:
     )
 
 
-def write_shortlist_graphs(folder: Path, spans: Sequence[Span], picked: NDArray[np.int64] | None = None) -> None:
+def write_shortlist_graphs(folder: Path, spans: Sequence[Span]) -> None:
     """Write `shortlist.onnx` and `vectors.onnx` beside the `decoder.onnx` in `folder`.
 
-    spans: the ids whose logits are wanted, parts of the padded vocabulary; picked: int64 [n_picked], those in the place
-    of the first span. Raises OSError.
+    spans: the ids whose logits are wanted, parts of the padded vocabulary. Raises OSError.
     """
     graph = onnx.load(str(folder / "decoder.onnx"), load_external_data=False).graph
-    vectors = vectors_graph(graph)
-    if picked is not None:
-        vectors.initializer.append(numpy_helper.from_array(picked, PICKED))
-        vectors.output.append(helper.make_tensor_value_info(PICKED, TensorProto.INT64, [len(picked)]))
-    write_graph(folder / f"{VECTORS_GRAPH}.onnx", vectors)
-    write_graph(folder / f"{SHORTLIST_GRAPH}.onnx", _shortlist(graph, spans, picked, folder))
+    write_graph(folder / f"{VECTORS_GRAPH}.onnx", vectors_graph(graph))
+    write_graph(folder / f"{SHORTLIST_GRAPH}.onnx", _shortlist(graph, spans))
 
 
-def _shortlist(
-    graph: onnx.GraphProto, spans: Sequence[Span], picked: NDArray[np.int64] | None, folder: Path
-) -> onnx.GraphProto:
-    """The decoder with a vocabulary product for each span, over the same bytes; picked rows are copied."""
+def _shortlist(graph: onnx.GraphProto, spans: Sequence[Span]) -> onnx.GraphProto:
+    """The decoder with a vocabulary product for each span, over the same bytes."""
     matrix, scales = _last_matrix(graph)
     at = next(at for at, node in enumerate(graph.node) if node.op_type in ("QGemm", "Gemm") and matrix in node.input)
     product = graph.node[at]
-    logits, products, parts = product.output[0], [], _cut(graph, matrix, spans, picked, folder)
+    logits, products, parts = product.output[0], [], _cut(graph, matrix, spans)
     n_columns = sum(tensor.dims[0] for tensor in graph.initializer if tensor.name in parts)
     for part in parts:
         one = onnx.NodeProto()
@@ -238,7 +230,7 @@ def _shortlist(
             graph.initializer.append(numpy_helper.from_array(np.array([1, -1, n_columns]), "shortlist.shape"))
             node.input[1] = "shortlist.shape"
         if scales is not None and PROJECTION_SCALES in node.input:
-            parts = _cut(graph, PROJECTION_SCALES, spans, picked, folder)
+            parts = _cut(graph, PROJECTION_SCALES, spans)
             nodes.append(helper.make_node("Concat", parts, ["shortlist.scales"], axis=-1))
             node.input[list(node.input).index(PROJECTION_SCALES)] = "shortlist.scales"
         nodes.append(node)
@@ -248,18 +240,12 @@ def _shortlist(
     return helper.make_graph(nodes, SHORTLIST_GRAPH, list(graph.input), list(graph.output), kept)
 
 
-def _cut(
-    graph: onnx.GraphProto, name: str, spans: Sequence[Span], picked: NDArray[np.int64] | None, folder: Path
-) -> list[str]:
-    """Add tensors with rows of the tensor `name`, of the same data file but for picked ones, and return their names."""
+def _cut(graph: onnx.GraphProto, name: str, spans: Sequence[Span]) -> list[str]:
+    """Add tensors with rows of the tensor `name`, of the same data file, and return their names."""
     tensor = next(tensor for tensor in graph.initializer if tensor.name == name)
     row_bytes = math.prod(tensor.dims[1:]) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     names = []
-    if picked is not None:
-        names.append(f"{name}.{PICKED}")
-        whole = numpy_helper.to_array(tensor, str(folder))
-        graph.initializer.append(numpy_helper.from_array(whole[picked], names[0]))
-    for start, stop in spans[len(names) :]:
+    for start, stop in spans:
         part = graph.initializer.add()
         part.CopyFrom(tensor)
         part.name, part.dims[0] = f"{name}.{start}", stop - start

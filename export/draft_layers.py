@@ -1,9 +1,10 @@
-"""Decoder layers that draft for one checkpoint over its own encoder, as a file of a few megabytes.
+"""A smaller decoder that drafts for one checkpoint over its own encoder, as a file of a few megabytes.
 
-A draft of `specedge train draft --layers` shares all else with its target: encoder, token table, vocabulary. So its
-file holds layers, positions and the last norm alone, matrices as int8 with a float32 scale a row, and the ids of text
-that it was trained on, the only ones that it is likely to say. `fingerprint` says whose they are, by weights that
-training changes, at half precision, in which most checkpoints are stored.
+`specedge train draft --from` makes it of another Whisper's decoder, whose cross-attention learns to read the target's
+encoder. Its vocabulary is compact: tokens of text that the target has too, and the special tokens of the Whisper that
+it was made of. The file holds its weights, matrices in blocks of 4 bits, and for each token of its text the target's
+id. `fingerprint` says whose draft it is, by weights that training changes, at half precision, in which most checkpoints
+are stored.
 
 The distribution `specedge-drafts` brings such files for published models (`shipped`); its README names what they were
 trained on.
@@ -13,26 +14,31 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import CheckpointError, UsageError
+from specedge.errors import CheckpointError, ModelError, UsageError
 from specedge.files import Kind, write_atomic
+from specedge.runtime.text.special import SpecialTokens
 
 from .checkpoint import Checkpoint
+from .decoder_graph import VOCABULARY
+from .layers import BLOCK_SIZES, quantize_blocks
 from .qwen3_asr import SpeechSpec
 from .spec import F32, Stored
 
 SUFFIX = ".safetensors"
 _SHIPPED = "specedge_drafts"  # the module of the distribution
-_FORMAT = "specedge-draft-layers"
-_SCALE = ".scale"
-SHORTLIST = "shortlist"  # the tensor of ids
-LAYERS = Kind("file of draft layers", lambda head: _FORMAT.encode() in head)
+_FORMAT = "specedge-draft-2"
+_STEPS = ".steps"  # behind the name of a matrix in blocks
+_TOKENS = "tokens"
+LAYERS = Kind("file of a draft", lambda head: _FORMAT.encode() in head)
 _TELLING = (
     "model.encoder.conv1.weight",
     "model.encoder.layer_norm.weight",
@@ -49,32 +55,55 @@ def fingerprint(checkpoint: Checkpoint) -> str:
     return hasher.hexdigest()
 
 
-def write_layers(
-    path: Path, target: Checkpoint, trained: Mapping[str, F32], n_layers: int, said: Iterable[int]
-) -> None:
-    """Write the `trained` weights of a draft of `n_layers` layers for `target`, by their canonical names.
+def compact_layout(special: SpecialTokens, n_text: int) -> SpecialTokens:
+    """The layout of a vocabulary of `n_text` tokens of text with the special tokens of `special` behind them."""
+    by = n_text - special.eot
+    said = special.to_json()
+    for name, id_ in said.items():
+        if name == "languages":
+            said[name] = {code: token + by for code, token in id_.items()}
+        elif name not in ("n_timestamps", "time_precision_s") and id_ is not None:
+            said[name] = id_ + by
+    return SpecialTokens(n_vocab=special.n_vocab + by, **said)
 
-    said: ids of text that it was trained on. Raises CheckpointError for weights of `target`, ResourceError, UsageError
-    for a file at `path` of another kind.
+
+def write_layers(
+    path: Path,
+    target: Checkpoint,
+    weights: Mapping[str, F32],
+    *,
+    n_text_head: int,
+    tokens: Sequence[int],
+    special: SpecialTokens,
+) -> None:
+    """Write a draft's `weights` by their canonical names.
+
+    tokens: the target's ids of its text, int [n_text]; special: its layout. Raises CheckpointError for weights of
+    `target`, ResourceError, UsageError for a file at `path` of another kind.
     """
     from safetensors.numpy import save
 
-    tensors = dict[str, NDArray[np.generic]]()
-    for name, value in trained.items():
-        if value.ndim < 2:
-            tensors[name] = value.astype(np.float32)
-            continue
-        scale = np.maximum(np.abs(value).max(axis=1, keepdims=True), 1e-12) / 127
-        tensors[name], tensors[name + _SCALE] = np.rint(value / scale).astype(np.int8), scale.astype(np.float32)
-    tensors[SHORTLIST] = np.unique(np.fromiter(said, np.int32))
-    about = {"format": _FORMAT, "target": fingerprint(target), "n_layers": str(n_layers)}
+    tensors: dict[str, NDArray[Any]] = {_TOKENS: np.array(tokens, np.int32)}
+    for name, value in weights.items():
+        size = next((size for size in BLOCK_SIZES if value.shape[-1] % size == 0), 0)
+        if value.ndim == 2 and size and "positions" not in name:
+            tensors[name], steps = quantize_blocks(value, block_size=size)
+            tensors[name + _STEPS] = steps.astype(np.float16)
+        else:
+            tensors[name] = value.astype(np.float16)
+    about = {
+        "format": _FORMAT,
+        "target": fingerprint(target),
+        "n_text_head": str(n_text_head),
+        "special": json.dumps(special.to_json()),
+    }
     write_atomic(path, save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, about), LAYERS)
 
 
 def open_layers(path: Path, target: Checkpoint) -> Checkpoint:
-    """The draft in the file `path` as a checkpoint that reads all else from `target`.
+    """The draft in the file `path` as a checkpoint with the encoder of `target`.
 
-    Raises CheckpointError for a file that is none, UsageError for layers of another model.
+    Raises CheckpointError for a file that is none, UsageError for a draft of another model.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -82,31 +111,48 @@ def open_layers(path: Path, target: Checkpoint) -> Checkpoint:
         with safe_open(path, "numpy") as file:
             said = file.metadata() or {}
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-        layers = {
-            name: (value * stored.get(name + _SCALE, np.float32(1))).astype(np.float32)
-            for name, value in stored.items()
-            if not name.endswith(_SCALE)
-        }
-    except (OSError, SafetensorError, ValueError) as error:  # ValueError: a scale does not fit its matrix
-        raise CheckpointError(f"{path}: no file of draft layers: {error}") from error
-    n_layers = said.get("n_layers", "")
-    if said.get("format") != _FORMAT or not (n_layers.isdecimal() and int(n_layers)):
-        raise CheckpointError(f"{path}: no draft layers, expected a file of `specedge train draft --layers`")
-    if isinstance(target.spec, SpeechSpec) or said.get("target") != fingerprint(target):
-        raise UsageError(f"{path}: was trained for another model than {target.spec.source.id}")
-    spec = replace(
-        target.spec,
-        dims=replace(target.spec.dims, n_text_layer=int(n_layers)),
-        heads=None,
-        generation={**target.spec.generation, "alignment_heads": None},  # those are the deeper decoder's
-    )
-    entries = {name: target.entries[name] for name, _ in spec.shapes() if name in target.entries}
-    entries |= {name: Stored(value.shape, "F32", path, read=value.copy) for name, value in layers.items()}
-    return Checkpoint(spec, entries, folder=target.folder, where=str(path))
+        if said.get("format") != _FORMAT:
+            raise ValueError("expected one of `specedge train draft --from`")
+        if isinstance(target.spec, SpeechSpec) or said["target"] != fingerprint(target):
+            raise UsageError(f"{path}: was trained for another model than {target.spec.source.id}")
+        tokens, ranks = stored.pop(_TOKENS).tolist(), target.vocabulary()[0]
+        weights = {name: _floats(stored, name) for name in stored if not name.endswith(_STEPS)}
+        n_vocab, n_text_state = weights[VOCABULARY].shape
+        special = SpecialTokens.from_json(json.loads(said["special"]), n_vocab)
+        vocabulary = [ranks[token] for token in tokens], special
+        first = "model.decoder.layers.{}.fc1.weight"
+        dims = replace(
+            target.spec.dims,
+            n_vocab=n_vocab,
+            n_text_state=n_text_state,
+            n_text_head=int(said["n_text_head"]),
+            n_text_ctx=len(weights["model.decoder.embed_positions.weight"]),
+            n_text_layer=sum(first.format(i) in weights for i in range(len(weights))),
+        )
+        n_ffn = len(weights[first.format(0)])
+    except UsageError:
+        raise
+    except (OSError, SafetensorError, ModelError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: no file of a draft: {error}") from error
+    generation = {name: target.spec.generation.get(name) for name in ("max_initial_timestamp_index",)}
+    spec = replace(target.spec, dims=dims, n_text_ffn=n_ffn, tied=True, heads=None, generation=generation)
+    entries = {name: stored for name, stored in target.entries.items() if name.startswith("model.encoder.")}
+    entries |= {name: Stored(value.shape, "F32", path, read=value.copy) for name, value in weights.items()}
+    return Checkpoint(spec, entries, where=str(path), vocabulary=vocabulary)
+
+
+def _floats(stored: Mapping[str, NDArray[Any]], name: str) -> F32:
+    """The weight `name`, of blocks of 4 bits where it has steps."""
+    value, steps = stored[name], stored.get(name + _STEPS)
+    if steps is None:
+        return value.astype(np.float32)
+    nibbles = np.stack([value & 15, value >> 4], axis=-1).reshape(*value.shape[:2], -1)
+    found: F32 = ((nibbles.astype(np.float32) - 8) * steps.astype(np.float32)[..., None]).reshape(len(value), -1)
+    return found
 
 
 def shipped(target: Checkpoint) -> Path | None:
-    """The file of the layers that come with a published model; None for other models, or without the distribution."""
+    """The file of the draft that comes with a published model; None for other models, or without the distribution."""
     found = importlib.util.find_spec(_SHIPPED)
     places = [] if found is None else list(found.submodule_search_locations or [])
     if not places or isinstance(target.spec, SpeechSpec) or target.spec.heads is not None:

@@ -144,14 +144,15 @@ def head_shapes(spec: HeadsSpec, d: int, n_ffn: int, n_vocab: int) -> Shapes:
     return found
 
 
-def layer_shapes(at: str, attentions: Sequence[str], d: int, n_ffn: int) -> Shapes:
-    """Name and shape of every weight of the Whisper layer called `at`."""
+def layer_shapes(at: str, attentions: Sequence[str], d: int, n_ffn: int, d_audio: int | None = None) -> Shapes:
+    """Name and shape of every weight of the Whisper layer called `at`; d_audio: of the encoder's output, if not `d`."""
     found: Shapes = []
     for attention in attentions:
+        d_read = d if d_audio is None or attention == "self_attn" else d_audio
         found += pair_shapes(f"{at}.{attention}_layer_norm", (d,))
         found += pair_shapes(f"{at}.{attention}.q_proj", (d, d))
-        found.append((f"{at}.{attention}.k_proj.weight", (d, d)))  # Whisper's keys have no bias
-        found += pair_shapes(f"{at}.{attention}.v_proj", (d, d))
+        found.append((f"{at}.{attention}.k_proj.weight", (d, d_read)))  # Whisper's keys have no bias
+        found += pair_shapes(f"{at}.{attention}.v_proj", (d, d_read))
         found += pair_shapes(f"{at}.{attention}.out_proj", (d, d))
     found += pair_shapes(f"{at}.final_layer_norm", (d,))
     return [*found, *pair_shapes(f"{at}.fc1", (n_ffn, d)), *pair_shapes(f"{at}.fc2", (d, n_ffn))]

@@ -86,18 +86,20 @@ class Spec:
 
     def shapes(self) -> Shapes:
         """Canonical (transformers) name and shape of every weight an export reads, in the order it reads them."""
-        dims, width, encoder, root = self.dims, self.dims.n_text_state, "model.encoder", "model.decoder"
-        found = pair_shapes(f"{encoder}.conv1", (width, dims.n_mels, 3))
-        found += pair_shapes(f"{encoder}.conv2", (width, width, 3))
-        found.append((f"{encoder}.embed_positions.weight", (dims.n_audio_ctx, width)))
+        dims, encoder, root = self.dims, "model.encoder", "model.decoder"
+        d_audio, width = dims.n_audio_state, dims.n_text_state
+        found = pair_shapes(f"{encoder}.conv1", (d_audio, dims.n_mels, 3))
+        found += pair_shapes(f"{encoder}.conv2", (d_audio, d_audio, 3))
+        found.append((f"{encoder}.embed_positions.weight", (dims.n_audio_ctx, d_audio)))
         for i in range(dims.n_audio_layer):
-            shapes = layer_shapes(f"{encoder}.layers.{i}", ("self_attn",), width, self.n_audio_ffn)
+            shapes = layer_shapes(f"{encoder}.layers.{i}", ("self_attn",), d_audio, self.n_audio_ffn)
             found += _with_factors(shapes, self.low_rank[i]) if self.low_rank else shapes
-        found += pair_shapes(f"{encoder}.layer_norm", (width,))
+        found += pair_shapes(f"{encoder}.layer_norm", (d_audio,))
         found.append((f"{root}.embed_tokens.weight", (dims.n_vocab, width)))
         found.append((f"{root}.embed_positions.weight", (dims.n_text_ctx, width)))
         for i in range(dims.n_text_layer):
-            found += layer_shapes(f"{root}.layers.{i}", ("self_attn", "encoder_attn"), width, self.n_text_ffn)
+            both = ("self_attn", "encoder_attn")
+            found += layer_shapes(f"{root}.layers.{i}", both, width, self.n_text_ffn, d_audio)
         found += pair_shapes(f"{root}.layer_norm", (width,))
         if not self.tied:
             found.append(("proj_out.weight", (dims.n_vocab, width)))

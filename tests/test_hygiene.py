@@ -18,8 +18,8 @@ FORBIDDEN = {
 }
 LARGEST_BYTES = 2_000_000
 WEIGHT_BUDGETS = {
-    "tests/assets/": 16_000_000,
-    "distributions/drafts/": 5_000_000,
+    "tests/assets/": 14_000_000,
+    "distributions/drafts/": 8_000_000,
 }  # of a clone; wheels: test_packaging
 
 

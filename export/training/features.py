@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specedge.errors import AudioError
+from specedge.errors import AudioError, UsageError
 from specedge.files import disk_errors, publishing
 from specedge.models import store
 from specedge.runtime.audio.audio import expand_folders, open_audio, quietest
@@ -74,6 +74,7 @@ _ALL_PADDING = 0.1  # share of the windows whose padding is kept whole
 _MEAN_PADDING = 10  # frames of the others'
 _SHORT_S = (2.0, 20.0)
 _ROUGH = 0.4  # share of the windows for heads and drafts
+_N_ALIKE, _RIDGE = 96, 1e-3  # windows that encoders are compared on; of the mean square, against chance
 _SPEAKS = ("encoder.", "cross_kv.", "projector.", "decoder.", "tokenizer.")
 
 
@@ -405,6 +406,27 @@ def heard_texts(course: Course, bundle: Bundle, seed: int, *, ear: Bundle | None
 
     of_ear = None if ear is None else encoder_fingerprint(ear.manifest)
     return course.collect(HiddenText, make, bundle, seed, has_short=True, ear=of_ear)
+
+
+def encoders_alike(course: Course, bundle: Bundle, ear: Bundle, seed: int) -> tuple[Float, Float]:
+    """The linear map that comes nearest to making the encoder's output of `ear` of that of `bundle`, and what to add:
+    float32 [d_ear, d], [d_ear]. By least squares over the first windows of audio. Raises UsageError where the two have
+    windows of other lengths.
+    """
+    if ear.manifest.dims.n_audio_ctx != bundle.manifest.dims.n_audio_ctx:
+        raise UsageError(f"{ear.manifest.name}: hears windows of another length than {bundle.manifest.name}")
+    target, other = course.target(bundle), Target(ear, threads=course.n_threads)
+    xs, ys = [], []
+    for samples in itertools.islice(course.windows(bundle, seed, has_short=True), _N_ALIKE):
+        xs.append(target.encode(samples).hidden)
+        ys.append(other.encode(samples).hidden)
+    x, y = (np.concatenate(some).astype(np.float64) for some in (xs, ys))
+    x_mean, y_mean = x.mean(0), y.mean(0)
+    x -= x_mean
+    squares = x.T @ x
+    squares += np.eye(len(squares)) * (_RIDGE * np.trace(squares) / len(squares))
+    matrix = np.linalg.solve(squares, x.T @ (y - y_mean)).T
+    return matrix.astype(np.float32), (y_mean - matrix @ x_mean).astype(np.float32)
 
 
 def _said(target: Target, heard: Features) -> Iterator[tuple[tuple[int, ...], int, F16]]:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specedge.errors import UsageError
 from specedge.runtime.options import BLOCK_KIND
 
 from ..checkpoint import Checkpoint
@@ -32,13 +33,13 @@ IGNORE = -100  # the label of what is not to be learned, as torch's losses have 
 
 
 class _Attention(nn.Module):
-    """Whisper's attention; keys have no bias."""
+    """Whisper's attention over rows of width `d_source`; keys have no bias."""
 
-    def __init__(self, d: int, n_head: int) -> None:
+    def __init__(self, d: int, n_head: int, d_source: int) -> None:
         super().__init__()
         self.n_head = n_head
-        self.q_proj, self.v_proj, self.out_proj = (nn.Linear(d, d) for _ in range(3))
-        self.k_proj = nn.Linear(d, d, bias=False)
+        self.q_proj, self.out_proj = nn.Linear(d, d), nn.Linear(d, d)
+        self.k_proj, self.v_proj = nn.Linear(d_source, d, bias=False), nn.Linear(d_source, d)
 
     def forward(self, x: Tensor, source: Tensor, *, causal: bool) -> Tensor:
         """`x` [B, T, d] over `source` [B, S, d]."""
@@ -52,18 +53,18 @@ class _Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """One decoder layer with Whisper's names, and no norm behind it."""
+    """One decoder layer with Whisper's names, and no norm behind it; d_audio: of the encoder's output, if not `d`."""
 
-    def __init__(self, d: int, n_head: int, n_ffn: int) -> None:
+    def __init__(self, d: int, n_head: int, n_ffn: int, d_audio: int | None = None) -> None:
         super().__init__()
-        self.self_attn, self.encoder_attn = _Attention(d, n_head), _Attention(d, n_head)
+        self.self_attn, self.encoder_attn = _Attention(d, n_head, d), _Attention(d, n_head, d_audio or d)
         self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm = (
             nn.LayerNorm(d) for _ in range(3)
         )
         self.fc1, self.fc2 = nn.Linear(d, n_ffn), nn.Linear(n_ffn, d)
 
     def forward(self, rows: Tensor, features: Tensor) -> Tensor:
-        """Rows [B, T, d] of whole texts over the encoder's output [B, S, d]."""
+        """Rows [B, T, d] of whole texts over the encoder's output [B, S, d_audio]."""
         y = self.self_attn_layer_norm(rows)
         rows = rows + self.self_attn(y, y, causal=True)
         rows = rows + self.encoder_attn(self.encoder_attn_layer_norm(rows), features, causal=False)
@@ -137,7 +138,14 @@ class DraftNet(nn.Module):
     """
 
     def __init__(
-        self, n_layers: int, n_head: int, n_ffn: int, n_text_ctx: int, table: Tensor, matrix: Tensor | None = None
+        self,
+        n_layers: int,
+        n_head: int,
+        n_ffn: int,
+        n_text_ctx: int,
+        table: Tensor,
+        matrix: Tensor | None = None,
+        d_audio: int | None = None,
     ) -> None:
         super().__init__()
         d = table.shape[1]
@@ -145,7 +153,7 @@ class DraftNet(nn.Module):
         self.register_buffer("table", table, persistent=False)
         self.register_buffer("matrix", table if matrix is None else matrix, persistent=False)
         self.embed_positions = nn.Embedding(n_text_ctx, d)
-        self.layers = nn.ModuleList(Block(d, n_head, n_ffn) for _ in range(n_layers))
+        self.layers = nn.ModuleList(Block(d, n_head, n_ffn, d_audio) for _ in range(n_layers))
         self.layer_norm = nn.LayerNorm(d)
 
     def forward(self, ids: Tensor, features: Tensor) -> Tensor:
@@ -178,9 +186,14 @@ def vocabulary_matrix(checkpoint: Checkpoint) -> Tensor:
 
 
 def decoder_of(checkpoint: Checkpoint, n_layers: int | None = None) -> DraftNet:
-    """The decoder of a checkpoint, or a copy of `n_layers` of its layers. Raises CheckpointError for its weights."""
+    """The decoder of a checkpoint, or a copy of `n_layers` of its layers.
+
+    Raises CheckpointError for its weights, UsageError for layers that it has not.
+    """
     spec = checkpoint.spec
     dims = spec.dims
+    if n_layers is not None and not 1 <= n_layers <= dims.n_text_layer:
+        raise UsageError(f"--layers {n_layers}: the decoder has {dims.n_text_layer}; expected as many or fewer")
     kept = spaced_layers(dims.n_text_layer if n_layers is None else n_layers, dims.n_text_layer)
     net = DraftNet(
         len(kept),
@@ -199,4 +212,27 @@ def decoder_of(checkpoint: Checkpoint, n_layers: int | None = None) -> DraftNet:
     net.layer_norm.load_state_dict(norm)
     positions = checkpoint.tensor(f"{_ROOT}.embed_positions.weight")
     net.embed_positions.load_state_dict({"weight": torch.from_numpy(positions)})
+    return net
+
+
+def over_another_encoder(decoder: DraftNet, rows: Tensor, matrix: Tensor, shift: Tensor) -> DraftNet:
+    """`decoder` with `rows` [n, d] as its token table, over an encoder whose output x the linear map `matrix` x +
+    `shift`, [d, d_audio] and [d], makes into that of its own. A shift of keys moves all scores of a row alike, so that
+    it changes nothing."""
+    first = decoder.layers[0]
+    net = DraftNet(
+        len(decoder.layers),
+        first.self_attn.n_head,
+        first.fc1.out_features,
+        decoder.embed_positions.num_embeddings,
+        rows,
+        d_audio=matrix.shape[1],
+    )
+    state = decoder.state_dict()
+    for name, value in decoder.state_dict().items():
+        if name.endswith(("encoder_attn.k_proj.weight", "encoder_attn.v_proj.weight")):
+            state[name] = value @ matrix
+        elif name.endswith("encoder_attn.v_proj.bias"):
+            state[name] = value + decoder.state_dict()[name.replace("bias", "weight")] @ shift
+    net.load_state_dict(state)
     return net

@@ -82,7 +82,7 @@ Examples:
 @REVISION
 @click.option("--force", is_flag=True, help="Replace an existing bundle or CTC head.")
 @click.option("--map", "maps", multiple=True, metavar="X.tmap", type=_PATH, help="Token map to include (repeatable).")
-@click.option("--draft", metavar="MODEL", help="Smaller model, or file of `train draft --layers`, as its draft.")
+@click.option("--draft", metavar="MODEL", help="Smaller model, or file of `train draft --from`, as its draft.")
 @click.option(
     "--with-draft", is_flag=True, help="Get the best known draft for SOURCE, a catalogue name, and include it."
 )

@@ -170,8 +170,9 @@ def heads(
 @train.command(
     epilog="""\b
 Examples:
-  specedge train draft ./large-v2 talks/ --layers 2 -o draft.safetensors    two of its layers over its own encoder
-  specedge export ./large-v2 --draft draft.safetensors
+  specedge train draft ./base talks/ --from ./tiny.en --layers 3 -o draft.safetensors
+  specedge export ./base --draft draft.safetensors
+  specedge train draft ./large-v2 talks/ --layers 2 -o ./draft              two of its layers over its own encoder
   specedge train draft ./large-v3 talks/ --from ./whisper-tiny -o ./draft   another version, its own encoder
   specedge train draft small talks/ --from ./whisper-tiny.en -o ./draft     a bundle; another vocabulary
   specedge export ./draft --learnable
@@ -181,7 +182,7 @@ Examples:
 @_collection(hours=3.0)
 @_output("DRAFT")
 @click.option("--from", "start", metavar="CHECKPOINT", help="Smaller Whisper to start from.")
-@click.option("--layers", "n_layers", type=click.IntRange(min=1), help="Layers of TARGET's decoder to start from.")
+@click.option("--layers", "n_layers", type=click.IntRange(min=1), help="How many decoder layers to start from.")
 @click.option("--kl-weight", type=_FROM_0, default=0.8, show_default=True, help="Weight of TARGET's distributions.")
 @click.option("--rate", type=_POSITIVE, default=3e-4, show_default=True, help="Highest learning rate.")
 @click.option("--steps", default=2000, **_STEPS)
@@ -190,9 +191,10 @@ def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **g
 
     TARGET is a checkpoint or a bundle. AUDIO is files and folders, without transcripts: the draft learns what TARGET
     itself says, and its probabilities where TARGET is a checkpoint with the same vocabulary. With --layers it starts as
-    layers of TARGET's decoder and uses TARGET's encoder; with --from as a checkpoint in Hugging Face layout, which may
-    have another version or vocabulary. Its encoder is not trained. DRAFT is a checkpoint for `specedge export`, or with
-    --layers and a name that ends in .safetensors a small file for its --draft.
+    layers of TARGET's decoder and uses TARGET's encoder; with --from as a smaller Whisper, which may have another
+    version or vocabulary. Encoders are not trained. DRAFT is a checkpoint for `specedge export`. With --from and a name
+    that ends in .safetensors it is a file of a few megabytes for its --draft: the smaller Whisper's decoder, or some
+    layers of it with --layers, which learns to use TARGET's encoder in the place of its own.
 
     Run the same command again to continue where it was stopped; the --work folder of other layers or of heads saves the
     first step, the transcription of AUDIO.

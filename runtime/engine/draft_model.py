@@ -26,8 +26,23 @@ from ..bundle.manifest import DECODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, SPEEC
 from .engine import Factors, Features
 from .many import BIAS
 from .session import Canceller, Stoppable, load_graph
-from .shortlist import PICKED, Shortlist
+from .shortlist import Shortlist
 from .speech import open_engine
+
+
+def averaged(hidden: NDArray[Any], bias: NDArray[np.float32] | None, n: int) -> tuple[NDArray[Any], Any]:
+    """The mean of each `n` rows of an encoder's output `[n_ctx, n_state]`, the last of what is left, and its bias.
+
+    bias: float32 `[1, 1, 1, n_ctx]`, the logarithm of the positions that each row stands for, None for one.
+    """
+    if n == 1:
+        return hidden, bias
+    counts = np.ones(len(hidden), np.float32) if bias is None else np.exp(bias[0, 0, 0])
+    n_padding = -len(hidden) % n
+    rows = np.pad(hidden * counts[:, None], ((0, n_padding), (0, 0)))
+    sums = np.pad(counts, (0, n_padding)).reshape(-1, n).sum(1)
+    means = sum(rows[i::n] for i in range(n)) / sums[:, None]  # faster than a sum along an axis
+    return means.astype(hidden.dtype), None if bias is None else np.log(sums)[None, None, None]
 
 
 class VocabularyVectors:
@@ -44,15 +59,6 @@ class VocabularyVectors:
         """The vectors of token ids, int64 [n]: float32 [n, n_text_state]. Raises Interrupted."""
         found = np.empty((len(ids), self.n_state), np.float32)
         self._session.run_once({"rows": np.ascontiguousarray(ids, np.int64)}, {"vectors": found})
-        return found
-
-    def picked(self) -> NDArray[np.int64] | None:
-        """The ids of text that a shortlist begins with, int64 [n_picked]; None where none were picked."""
-        n_picked = self._session.outputs[PICKED].shape[0] if PICKED in self._session.outputs else None
-        if not isinstance(n_picked, int):
-            return None
-        found = np.empty(n_picked, np.int64)
-        self._session.run_once({"rows": np.zeros(1, np.int64)}, {PICKED: found})
         return found
 
 
@@ -78,7 +84,8 @@ class DraftModel:
 
     encoder: the fingerprint of its encoder; words: the caches of words in other vocabularies, by the pair of both;
     courses: what was learned, by target; vectors: of what learns or has a shortlist, else None;
-    shortlist: the tokens that it may say, None for all, as for one that learns.
+    shortlist: the tokens that it may say, None for all, as for one that learns; knows_prompts: whether it may be told
+    the text before a window, which drafts over their target's encoder never were in training.
     """
 
     def __init__(
@@ -95,8 +102,13 @@ class DraftModel:
                 f"`specedge export {bundle.path} --learnable`, or leave out --learn"
             )
         has_shortlist = {SHORTLIST_GRAPH, VECTORS_GRAPH} <= bundle.manifest.graphs.keys()
+        # Of before: a shortlist of other ids.
+        has_shortlist = has_shortlist and len(bundle.manifest.graphs[VECTORS_GRAPH].outputs) == 1
         decoder = LEARN_GRAPH if learns else SHORTLIST_GRAPH if has_shortlist else DECODER_GRAPH
         self.bundle = bundle
+        n_averaged = bundle.manifest.quantisation.get("positions_a_key")
+        self._n_averaged = n_averaged if isinstance(n_averaged, int) else 1
+        self.knows_prompts = self._n_averaged == 1
         self.encoder = encoder_fingerprint(bundle.manifest)
         self.words: dict[bytes, WordCache] = {}
         self.courses: dict[str, Any] = {}
@@ -111,10 +123,11 @@ class DraftModel:
                 loads=bundle.manifest.graph_names[1:],
                 decoder=decoder,
             )
+            self.engine.pads_rows = False  # what is wrong in its last bits is at worst a refused draft
             self.vectors = None if decoder == DECODER_GRAPH else VocabularyVectors(bundle, self._relay)
         self.shortlist = None
         if decoder == SHORTLIST_GRAPH and self.vectors is not None:
-            self.shortlist = Shortlist(bundle.manifest, self.vectors.of, self.vectors.picked())
+            self.shortlist = Shortlist(bundle.manifest, self.vectors.of)
 
     @contextlib.contextmanager
     def working_for(self, canceller: Canceller | None) -> Iterator[None]:
@@ -133,7 +146,7 @@ class DraftModel:
         """
         hidden = getattr(window, "hidden", None)
         if target_encoder == self.encoder and hidden is not None:
-            return self.engine.project(hidden, window.cross.get(BIAS))
+            return self.engine.project(*averaged(hidden, window.cross.get(BIAS), self._n_averaged))
         if mel is None:
             raise UsageError("a draft model with an encoder of its own needs the audio of the window")
         manifest = self.bundle.manifest

@@ -146,6 +146,7 @@ class Engine:
         )
         self.n_paths, self.n_texts = MAX_PATHS if self.shares_passes else 1, MAX_TEXTS
         self._has_bias = any(tensor.name == BIAS for tensor in bundle.manifest.graphs[_DECODER].inputs)
+        self.pads_rows = True
         # Whether windows of different lengths can share one.
         self.pads_windows = self.shares_passes and self._has_bias
         # See `exactness.rows_are_exact`, which the first pass over several texts asks; None before.
@@ -270,7 +271,6 @@ class Engine:
         """
         with self.lock:
             (features,) = self._features(np.ascontiguousarray(hidden[None], np.float32), bias)
-            trim_heap()
         return features
 
     def _encode_shared(self, windows: NDArray[np.float32], *, ends_in_silence: bool) -> list[Features]:
@@ -386,11 +386,11 @@ class Engine:
     ) -> PassArrays:
         """A pass over rows from `first` on, those of `audio`, float32 `[n_audio, n_text_state]`, before those of `ids`.
 
-        A padding row makes their number even, and is forgotten after the pass.
+        A padding row makes their number even, where rows are to be exact, and is forgotten after the pass.
         """
         n_ids, n_wanted, n_audio = len(ids), len(wanted), 0 if audio is None else len(audio)
-        n_rows = n_audio + n_ids + (n_audio + n_ids) % 2
-        arrays = memory.arrays(n_rows, n_wanted + n_wanted % 2, n_audio)
+        n_rows = n_audio + n_ids + (n_audio + n_ids) % 2 * self.pads_rows
+        arrays = memory.arrays(n_rows, n_wanted + n_wanted % 2 * self.pads_rows, n_audio)
         if n_audio:
             arrays.audio[0] = audio
         arrays.ids[0, :n_ids], arrays.ids[0, n_ids:] = ids, 0

@@ -1,16 +1,14 @@
 """The shortlist: the tokens that a draft model may say, fewer than its vocabulary has.
 
-Two thirds of what a small draft reads in a pass is its vocabulary matrix. The graph `shortlist` gives the logits of
-some ids of text, and of special tokens and timestamps. The ids of text are those that the draft was trained on, where
-it says which; else those below `N_COMMON`, which are common, since byte pairs are merged in the order of their
-frequency. Others join where they are to be expected: those of token maps and prompts, and those that the target has
-said. Their rows of the matrix are multiplied with the hidden row here. A token that is missing ends a draft early; it
-never changes the text.
+Two thirds of what a small draft reads in a pass is its vocabulary matrix. The graph `shortlist` gives the logits of the
+ids of text below `N_COMMON`, which are common, since byte pairs are merged in the order of their frequency, and of
+special tokens and timestamps. Others join where they are to be expected: those of token maps and prompts, and those
+that the target has said. Their rows of the matrix are multiplied with the hidden row here. A token that is missing ends
+a draft early; it never changes the text.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -21,7 +19,6 @@ from ..bundle.manifest import DECODER_GRAPH, SHORTLIST_GRAPH, Manifest
 N_COMMON = 8_192  # 70 to 88 % of the tokens of English texts
 MOST_SAID = 2_048  # tokens beyond those that are kept, the latest
 MOST_EXPECTED = 1_024  # of them from token maps, before the target has said anything
-PICKED = "picked"  # the output of the graph `vectors` with ids that were picked
 _MULTIPLE = 16  # of columns, as packed weights want them
 Span = tuple[int, int]
 """The first id, and the one behind the last."""
@@ -36,31 +33,22 @@ def shortlist_spans(n_columns: int, eot: int, n_common: int = N_COMMON) -> tuple
     return ((0, n_common), (special, n_columns)) if 2 * n_common <= special else None
 
 
-def picked_ids(said: NDArray[np.float32], eot: int) -> NDArray[np.int64]:
-    """The ids of text that a shortlist begins with, int64 [n_picked]: `said`, and low ones that fill a multiple."""
-    ids = {int(token) for token in said.tolist() if 0 <= token < eot}
-    fill = (token for token in range(eot) if token not in ids)
-    return np.array(sorted([*ids, *itertools.islice(fill, -len(ids) % _MULTIPLE)]), np.int64)
-
-
 class Shortlist:
     """The shortlist of a draft at work, for a manifest that has the graph.
 
-    vectors_of: gives the rows of the vocabulary matrix, float32 [n, n_text_state], of ids int64 [n]; picked: the ids of
-    text that its columns begin with, int64 [n_picked], None for the first span. n_columns: logits of the graph, padding
-    included.
+    vectors_of: gives the rows of the vocabulary matrix, float32 [n, n_text_state], of ids int64 [n].
+    n_columns: logits of the graph, padding included.
     """
 
     def __init__(
         self,
         manifest: Manifest,
         vectors_of: Callable[[NDArray[np.int64]], NDArray[np.float32]],
-        picked: NDArray[np.int64] | None = None,
     ) -> None:
         n_whole = _n_columns(manifest, DECODER_GRAPH)
         self.n_columns, self.n_vocab = _n_columns(manifest, SHORTLIST_GRAPH), manifest.dims.n_vocab
         special = manifest.tokens.eot - manifest.tokens.eot % _MULTIPLE
-        first = np.arange(self.n_columns - (n_whole - special)) if picked is None else picked
+        first = np.arange(self.n_columns - (n_whole - special))
         self._columns = np.concatenate([first, np.arange(special, self.n_vocab)])  # their ids, without padding
         self._is_missing = np.ones(self.n_vocab, bool)
         self._is_missing[self._columns] = False

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from specedge.export import bundling
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.draft_layers import open_layers, write_layers
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.bundle.bundle import Bundle
@@ -71,22 +70,6 @@ def test_its_logits_are_the_decoders(precision: str, variant: str, tmp_path: Pat
     slack = 1e-4 if precision == "fp32" else 0.15 * expected.std()  # int8 rounds the row
     assert np.abs(row[said] - expected[said]).max() < slack
     assert np.isneginf(np.delete(row, [*kept, *said])).all()
-
-
-def test_a_draft_of_layers_says_what_it_was_trained_on(tmp_path: Path) -> None:
-    picked = [7, 300, *range(400, 420)]
-    with open_checkpoint(checkpoint()) as found:
-        names = [name for name in found.shapes if ".decoder.layers." in name or "decoder.layer_norm" in name]
-        trained = {name: found.tensor(name) for name in names}
-        write_layers(tmp_path / "all.safetensors", found, trained, found.spec.dims.n_text_layer, picked)
-        few = mock.patch.object(bundling, "shortlist_spans", partial(shortlist_spans, n_common=N_COMMON))
-        with few, open_layers(tmp_path / "all.safetensors", found) as layers:
-            made = write_bundle(layers, tmp_path / "made", precision="int8", name="few", version="1")
-    row, expected = rows(made, [200], "int8", "plain")
-    kept = np.flatnonzero(np.isfinite(row))
-    text = [token for token in kept.tolist() if token < made.manifest.tokens.eot - 16]
-    assert set(text) == {*picked, 200, *range(11)}, "and low ids that fill a multiple of 16"
-    assert np.abs(row[kept] - expected[kept]).max() < 0.15 * expected.std()
 
 
 def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,10 @@ DRAFTS = {
 }
 # To draft for a speech LLM with windows of 30 s.
 _LONG = {**_SMALL, "n_state": 32, "n_head": 1, "n_audio_ctx": 1500, "n_vocab": 2200}
-_OTHERS = {"draft long": Variant(shape=_LONG, en=True)}
+_OTHERS = {
+    "draft long": Variant(shape=_LONG, en=True),
+    "draft narrow": Variant(shape={**_SMALL, "n_state": 32}, en=True),
+}
 
 
 def checkpoint(variant: str = "plain") -> Path:

@@ -1,1 +1,1 @@
-"""Draft layers for published Whisper models, a file each, named by its model's fingerprint (export/draft_layers.py)."""
+"""Drafts for published Whisper models, a file each, named by its model's fingerprint (export/draft_layers.py)."""

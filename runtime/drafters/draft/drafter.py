@@ -43,6 +43,7 @@ class DraftModelDrafter(Drafter):
     cost: of drafting a token, which learns from the clock; waits: before the first window, too, for a text to begin;
     target_encoder: the fingerprint of the target's encoder; rules_for: the draft's rules with timestamps and without;
     canceller: the target's, which stops the draft too;
+    warns: of windows that the draft cannot be asked for;
     draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`;
     student: makes the draft learn between windows, None: it stays as it is.
     """
@@ -62,6 +63,7 @@ class DraftModelDrafter(Drafter):
         rules_for: Callable[[bool], RuleSet],
         canceller: Canceller | None = None,
         waits: bool = True,
+        warns: bool = True,
         draws: bool = False,
         student: Any = None,
     ) -> None:
@@ -69,7 +71,7 @@ class DraftModelDrafter(Drafter):
         self.translation, self._cost = translation, cost
         self._lookaheads = (new_lookahead(), new_lookahead())
         self._lookahead = self._lookaheads[0]
-        self._target_encoder, self._canceller, self._has_warned = target_encoder, canceller, False
+        self._target_encoder, self._canceller, self._has_warned = target_encoder, canceller, not warns
         self._rules = {timestamps: rules_for(timestamps) for timestamps in (False, True)}
         self._draws, self.student = draws, student
         self.wants_rows = student is not None
@@ -252,6 +254,8 @@ class DraftModelDrafter(Drafter):
         if manifest.kind == SPEECH:  # no text so far is told
             return prompt
         start = prompt.index(manifest.whisper_tokens.sot)
+        if not self._model.knows_prompts:
+            return prompt[start:]
         n_room = manifest.dims.n_text_ctx // 2 - 1
         earlier = prompt[1:start][-n_room:] if start else []
         return [*(prompt[:1] if start else []), *earlier, *prompt[start:]]

@@ -77,6 +77,7 @@ def open_draft(
         ),
         canceller=drafted.canceller,
         waits=drafted.weighs and options.lookahead in WEIGHED,
+        warns=options.draft_model is not None,  # the model's own draft may know fewer languages
         draws=drafted.draws,
         student=find("learning", "student")(model, target, translation) if options.learn else None,
     )

@@ -10,7 +10,7 @@ tokens are translated by meaning: control tokens by name, languages by code, tim
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
-from specedge.maps.tmap_format import text_fingerprint
 
 from ...decoding.accept import Classed, Drawn
 from ...text.special import SpecialTokens, TokenLayout
@@ -121,28 +120,38 @@ class _IdReader(Reader):
 
 
 class Remapped(Translation):
-    """For a draft whose text ids are the target's: special tokens by meaning, text as it is; of two speech LLMs of one
-    layout, whose prompts are alike, rows of audio included, all but the text ends a draft.
+    """For a draft whose tokens of text the target has too: special tokens by meaning, text as it is; of two speech LLMs
+    of one layout, whose prompts are alike, rows of audio included, all but the text ends a draft.
 
-    empty: text ids without any text, which a draft is never made of.
+    text: the target's id of each of the draft's tokens of text, by default the same; -1 for none, of which a draft is
+    never made.
     """
 
-    def __init__(self, draft: TokenLayout, target: TokenLayout, *, empty: Iterable[int] = ()) -> None:
+    def __init__(self, draft: TokenLayout, target: TokenLayout, text: Sequence[int] | None = None) -> None:
         self._draft, self._target, self._eot = draft, target, target.eot
-        self._to_target = _table(draft, target)
-        self._to_draft = _table(target, draft)
-        for token in empty:
-            self._to_target[token] = -1
+        text = range(draft.eot) if text is None else text
+        self._to_target, self._to_draft = [-1] * draft.n_vocab, [-1] * target.n_vocab
+        for here, there in enumerate(text):
+            if there >= 0:
+                self._to_target[here], self._to_draft[there] = there, here
+        for here, there in special_map(draft, target).items():
+            self._to_target[here] = there
+        for there, here in special_map(target, draft).items():
+            self._to_draft[there] = here
 
     @classmethod
     def between(cls, draft: Tokenizer, target: Tokenizer) -> Remapped | None:
-        """For two that cut text alike; None for others."""
+        """For two that cut text alike, or where the draft has nothing but some of the target's tokens; else None."""
         mine, theirs = draft.special, target.special
         is_alike = mine.is_asked_like(theirs) if isinstance(mine, SpeechTokens) else isinstance(theirs, SpecialTokens)
-        here, there = (text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (draft, target))
-        if not is_alike or mine.eot != theirs.eot or here != there:
+        if not is_alike or mine.eot > theirs.eot:
             return None
-        return cls(mine, theirs, empty=[token for token in range(mine.eot) if not draft.ranks[token]])
+        here, there = draft.ranks[: mine.eot], target.ranks[: theirs.eot]
+        if here == there:
+            return cls(mine, theirs, [token if text else -1 for token, text in enumerate(here)])
+        ids = {text: token for token, text in enumerate(there) if text}
+        text = [ids.get(text, -1) for text in here]
+        return None if mine.eot == theirs.eot or -1 in text else cls(mine, theirs, text)
 
     def prompt(self, ids: Sequence[int]) -> list[int] | None:
         if isinstance(self._draft, SpeechTokens):
@@ -194,11 +203,3 @@ def prompt_in(
         return [*text_of(ids[:start]), *draft.prompt(language, task)[1:], *text_of(ids[stop:])]
     except UsageError:
         return None
-
-
-def _table(source: TokenLayout, target: TokenLayout) -> list[int]:
-    """Id -> id, -1 for what has no counterpart; text is the same up to the end of the text."""
-    table = [*range(source.eot), *([-1] * (source.n_vocab - source.eot))]
-    for here, there in special_map(source, target).items():
-        table[here] = there
-    return table

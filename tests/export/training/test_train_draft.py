@@ -59,9 +59,27 @@ def test_layers_of_the_target_become_a_draft_with_its_encoder(
     capsys.readouterr()
     assert train(checkpoint(), audio, out, "--layers", 1) == 0
     assert "going on from step 2" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start, n_layers", [("draft narrow", 1), ("draft", 1)])
+def test_a_smaller_decoder_learns_to_use_the_target_s_encoder(
+    start: str, n_layers: int, audio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another width and vocabulary, or the same: it brings nothing of its own encoder, and changes no text."""
     out = tmp_path / "draft.safetensors"
-    assert train(checkpoint(), audio, out, "--layers", 1) == 0
-    assert capsys.readouterr().err.endswith(f"specedge: next: specedge export {checkpoint()} --draft {out}\n")
+    assert train(checkpoint(), audio, out, "--from", checkpoint(start), "--layers", n_layers) == 0
+    said = capsys.readouterr()
+    assert "2 steps, with the target's encoder; on held-out windows its likeliest token is the target's in " in said.out
+    assert said.err.endswith(f"specedge: next: specedge export {checkpoint()} --draft {out}\n")
+    assert main(["export", str(checkpoint()), "--draft", str(out), "-o", str(tmp_path / "made")]) == 0
+    inside = Bundle.open(tmp_path / "made" / "draft")
+    assert encoder_fingerprint(inside.manifest) == encoder_fingerprint(bundle().manifest)
+    assert inside.manifest.tokens.is_multilingual == (start != "draft narrow")
+    assert inside.manifest.dims.n_text_layer == n_layers
+    drafter = opened(bundle(), inside)
+    assert not drafter.listens and compared("plain", "timestamps", drafter).speculation.proposed
+    drafter.close()
 
 
 @pytest.mark.slow
@@ -109,6 +127,12 @@ def test_a_draft_with_the_target_s_encoder_is_known_by_it(
         ((lambda: checkpoint("draft"), "draft", "--from", checkpoint), 2, "is larger than that of target"),
         ((checkpoint, "draft", "--from", lambda: checkpoint("odd lengths")), 2, "--from: draft hears windows of 1.5 s"),
         ((checkpoint, "draft", "--from", lambda: bundle().path), 4, "is a specedge bundle already"),
+        ((checkpoint, "draft.safetensors", "--layers", 1), 2, "--from, for a target that is a checkpoint"),
+        (
+            (lambda: bundle().path, "d.safetensors", "--from", lambda: checkpoint("draft")),
+            2,
+            "for a target that is a c",
+        ),
         ((checkpoint, ".", "--layers", 1), 2, "exists and is no trained draft, so it is not replaced"),
     ],
 )

@@ -38,7 +38,7 @@ def layout(n_vocab: int, *, en: bool = False) -> SpecialTokens:
 
 
 V2, V3, EN = layout(51865), layout(51866), layout(51864, en=True)
-V2_FROM_V3 = Remapped(V2, V3, empty=[50256])
+V2_FROM_V3 = Remapped(V2, V3, [*range(50256), -1])
 
 
 def window(drafter: Any) -> WindowResult:

@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
+from specedge.export.draft_layers import compact_layout
 from specedge.runtime.drafters.draft.translate import Remapped
 from specedge.runtime.papers.across_words import AcrossWords
 from specedge.runtime.text.speech_tokens import SpeechTokens
@@ -111,9 +112,28 @@ def test_only_those_that_cut_text_alike_are_mapped_id_by_id() -> None:
         (Tokenizer(others, whisper), Tokenizer(ranks, whisper)),
         (Tokenizer(ranks, speech_llm), Tokenizer(ranks, whisper)),
         (Tokenizer(ranks, whisper), Tokenizer(ranks, speech_llm)),
-        (Tokenizer(ranks[:400], toy_special(400)), Tokenizer(ranks, whisper)),
     ):
         assert Remapped.between(draft, target) is None
+
+
+def test_a_draft_of_some_of_the_target_s_tokens_leaves_out_the_others() -> None:
+    ranks = table("multilingual")[:400]
+    kept = [token for token in range(400) if token % 3 or len(ranks[token]) == 1]
+    few = Tokenizer([ranks[token] for token in kept], compact_layout(ENGLISH, len(kept)))
+    target = Tokenizer(ranks, toy_special(400))
+    between = Remapped.between(few, target)
+    assert between is not None and Remapped.between(target, few) is None
+    special = few.whisper_special
+    missing = next(token for token in range(400) if token not in kept)
+    time = target.special.timestamp_begin + 7
+    assert between.text([kept[3], missing, kept[270], time]) == [3, 270, special.timestamp_begin + 7]
+    reader = between.reader()
+    for token in (270, special.timestamp_begin + 7, special.eot):
+        reader.push(token, 0.5)
+    assert reader.tokens == [kept[270], time] and reader.is_ended
+    asked = target.whisper_special.prompt("en", timestamps=False)
+    assert between.prompt(asked) == special.prompt(timestamps=False)
+    assert between.prompt(target.whisper_special.prompt("de")) is None, "it was made of a model of English alone"
 
 
 def test_a_word_is_held_apart_only_where_it_may_go_on() -> None:

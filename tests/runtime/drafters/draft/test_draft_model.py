@@ -5,12 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 from specedge.errors import Interrupted
 from specedge.runtime.decoding.drafter import DraftContext, Verdict, WindowContext
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
-from specedge.runtime.engine.draft_model import DraftText, load_draft
+from specedge.runtime.engine.draft_model import DraftText, averaged, load_draft
 from specedge.runtime.engine.session import Canceller
 from support.drafts import CASES, compared, opened, plain, segments
 from support.exported import bundle, engine, noise_mel
@@ -146,3 +147,15 @@ def test_one_draft_serves_several_targets_in_several_threads() -> None:
         ]
         found = [job.result() for job in jobs]
     assert found == [plain(name, "timestamps").segments for name in names]
+
+
+def test_positions_are_averaged_by_how_many_each_stands_for() -> None:
+    hidden = np.arange(14, dtype=np.float32).reshape(7, 2)
+    bias = np.log(np.array([1, 1, 1, 1, 5, 5, 2], np.float32))[None, None, None]
+    means, counts = averaged(hidden, bias, 3)
+    np.testing.assert_allclose(means[[0, 2]], [hidden[1], hidden[6]])
+    np.testing.assert_allclose(means[1], (hidden[3] + 5 * hidden[4] + 5 * hidden[5]) / 11)
+    np.testing.assert_allclose(np.exp(counts[0, 0, 0]), [3, 11, 2], rtol=1e-6)
+    means, counts = averaged(hidden.astype(np.float16), None, 3)
+    assert counts is None and means.dtype == np.float16 and means[2].tolist() == hidden[6].tolist()
+    assert averaged(hidden, bias, 1)[0] is hidden
