@@ -40,7 +40,8 @@ _N_KEPT = 9  # passes that a median is of
 _FIRST_EVERY, _SELDOM = 3, 64  # passes with drafts before a plain one is due: at first, and at most
 _N_TOKENS = 20  # of a usual window, a short sentence or two
 _HOPE = (0.65, 6)  # of plain decoding's time: what a candidate is taken for before it was tried, and as how many tokens
-_HOPES = {"ctc": (0.45, 26), "draft": (0.8, 40)}  # they follow a voice or do not, so one bad sentence says little
+# They follow a voice or do not, so one bad sentence says little; n-grams follow what was said before.
+_HOPES = {"ctc": (0.45, 26), "draft": (0.7, 40), "ngram": (0.85, 6)}
 _PLAIN_RATE = 0.97  # what plain decoding is taken for: a drafter has to save more, less is not told from nothing
 _SHARE = 0.02  # of the time may be lost in trials
 _LATEST = 8  # windows of a candidate that count
