@@ -123,7 +123,7 @@ class DraftModel:
                 loads=bundle.manifest.graph_names[1:],
                 decoder=decoder,
             )
-            self.engine.pads_rows = False  # what is wrong in its last bits is at worst a refused draft
+            self.engine.pads_rows = learns  # else what is wrong in the last bits is at worst a refused draft
             self.vectors = None if decoder == DECODER_GRAPH else VocabularyVectors(bundle, self._relay)
         self.shortlist = None
         if decoder == SHORTLIST_GRAPH and self.vectors is not None:
