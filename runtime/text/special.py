@@ -6,6 +6,7 @@ English-only.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import math
 import re
@@ -126,7 +127,8 @@ class TokenLayout(ABC):
     def to_json(self) -> dict[str, Any]:
         """Everything but `n_vocab`, which the manifest keeps among the dimensions."""
         layout: Any = self  # a dataclass
-        return {one.name: getattr(self, one.name) for one in fields(layout) if one.init and one.name != "n_vocab"}
+        said = {one.name: getattr(self, one.name) for one in fields(layout) if one.init and one.name != "n_vocab"}
+        return copy.deepcopy(said)  # the caller's to change
 
     def find_code(self, language: str) -> str:
         """The code of a language that this model can be told, from a code or a name. Raises UsageError."""
