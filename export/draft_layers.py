@@ -134,9 +134,10 @@ def open_layers(path: Path, target: Checkpoint) -> Checkpoint:
         raise
     except (OSError, SafetensorError, ModelError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: no file of a draft: {error}") from error
-    generation = {name: target.spec.generation.get(name) for name in ("max_initial_timestamp_index",)}
+    begin_limit = "max_initial_timestamp_index"
+    generation = {begin_limit: target.spec.generation.get(begin_limit)}
     spec = replace(target.spec, dims=dims, n_text_ffn=n_ffn, tied=True, heads=None, generation=generation)
-    entries = {name: stored for name, stored in target.entries.items() if name.startswith("model.encoder.")}
+    entries = {name: entry for name, entry in target.entries.items() if name.startswith("model.encoder.")}
     entries |= {name: Stored(value.shape, "F32", path, read=value.copy) for name, value in weights.items()}
     return Checkpoint(spec, entries, where=str(path), vocabulary=vocabulary)
 

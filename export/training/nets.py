@@ -229,10 +229,10 @@ def over_another_encoder(decoder: DraftNet, rows: Tensor, matrix: Tensor, shift:
         d_audio=matrix.shape[1],
     )
     state = decoder.state_dict()
-    for name, value in decoder.state_dict().items():
-        if name.endswith(("encoder_attn.k_proj.weight", "encoder_attn.v_proj.weight")):
-            state[name] = value @ matrix
-        elif name.endswith("encoder_attn.v_proj.bias"):
-            state[name] = value + decoder.state_dict()[name.replace("bias", "weight")] @ shift
+    for layer in range(len(decoder.layers)):
+        keys, values = (f"layers.{layer}.encoder_attn.{part}_proj" for part in "kv")
+        state[f"{values}.bias"] = state[f"{values}.bias"] + state[f"{values}.weight"] @ shift
+        for name in (f"{keys}.weight", f"{values}.weight"):
+            state[name] = state[name] @ matrix
     net.load_state_dict(state)
     return net
