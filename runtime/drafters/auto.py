@@ -348,7 +348,9 @@ class AutoDrafter(Drafter):
         """Who is asked for the draft of this pass, the first first."""
         guards = [self._earlier] if self._has_earlier else []
         current = self._guards.get(self._candidate())
-        if current is not None and not (self._weighs and self._won < -_MOST_LOST):
+        # Samples of a window whose text failed are drafted from that text alone: what others lose there is not booked.
+        is_again = self._weighs and self._has_earlier and self._window is not None and self._window.temperature > 0
+        if current is not None and not is_again and not (self._weighs and self._won < -_MOST_LOST):
             guards.append(current)
         return [guard for guard in guards if not guard.is_idle]
 

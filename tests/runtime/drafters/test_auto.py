@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters.auto import PLAIN, Account, AutoDrafter
 from specedge.runtime.drafters.earlier import EarlierDrafter
+from specedge.runtime.engine.kv_cache import Features
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, verdict_on
 from support.fake_engine import HashEngine, special_tokens
 
@@ -281,3 +283,20 @@ def test_a_candidate_that_fails_is_dropped_with_one_warning(caplog: pytest.LogCa
     assert [record.getMessage() for record in caplog.records] == [
         "the drafter bad failed and is left out of auto: ValueError: broken in two lines"
     ]
+
+
+def test_samples_of_a_window_that_was_decoded_before_are_drafted_from_that_text_alone() -> None:
+    """Nothing that another drafter loses in them is booked, and each of the samples would lose it again."""
+    child = Timed("tokenmap", [0.0], 0.0, 2)
+    drafter = auto(child)
+    hidden = np.arange(64, dtype=np.float32).reshape(16, 4)
+    window = replace(WINDOW, features=Features(hidden=hidden, cross={}))
+    drafter.begin(window)
+    drafter.end((7, 8, 9))
+    for temperature, is_asked in ((0.0, True), (0.6, False)):
+        n_before = child.n_asked
+        drafter.begin(replace(window, temperature=temperature))
+        drafter.propose(DraftContext(prompt=(1, 2), sampled=(50,), position=2), 20)
+        drafter.propose(DraftContext(prompt=(1, 2), sampled=(50, 51, 52, 53), position=5), 20)
+        drafter.end(())
+        assert (child.n_asked > n_before) is is_asked
