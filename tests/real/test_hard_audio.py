@@ -167,5 +167,6 @@ def test_the_text_of_a_cut_is_part_of_the_whole_s(model: WhisperModel) -> None:
         off.append((n_edits(words, whole), len(words)))
         for a, b in itertools.pairwise(units(segment.text, "en") for segment in segments):
             assert not any(a[-n:] == b[:n] for n in range(3, len(b) + 1)), (a, b)
-    # Other windows are other words to so small a model: the edges, and one word in ten.
-    assert np.mean([n <= 2 + n_words / 10 for n, n_words in off]) >= 0.95
+    # Other windows are other words to so small a model: in a cut the edges and one word in five, one in twenty in all.
+    assert [each for each in off if each[0] > 2 + each[1] / 5] == []
+    assert np.sum(off, axis=0)[0] <= np.sum(off, axis=0)[1] / 20
