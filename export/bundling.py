@@ -24,13 +24,14 @@ from specedge.maps.token_map import TokenMap
 from specedge.runtime.bundle.bundle import Bundle, hash_file
 from specedge.runtime.bundle.dims import Dims
 from specedge.runtime.bundle.manifest import (
+    ALIGN_GRAPH,
     CTC_GRAPH,
-    DERIVED_GRAPHS,
     DRAFT_FOLDER,
     GRAPH_NAMES,
     HOP_SAMPLES,
     LEARN_GRAPH,
     MANIFEST_NAME,
+    MANY_GRAPH,
     SAMPLE_RATE_HZ,
     SHORT_ENCODER_GRAPH,
     SHORTLIST_GRAPH,
@@ -244,7 +245,7 @@ def _write_graphs(
     checkpoint: Checkpoint, folder: Path, precision: Precision, eot: int, heads: Sequence[Heads]
 ) -> tuple[list[str], tuple[tuple[int, int], ...]]:
     """Write all graphs; their names, and the alignment heads of a Whisper, as (layer, head)."""
-    spec, dims = checkpoint.spec, checkpoint.spec.dims
+    spec, dims, is_draft = checkpoint.spec, checkpoint.spec.dims, precision.positions_a_key > 1
     sets = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=checkpoint)]), *heads]
     seen_by: tuple[tuple[int, int], ...] = ()
     if isinstance(spec, SpeechSpec):
@@ -269,21 +270,22 @@ def _write_graphs(
                 checkpoint,
                 precision.decoder,
                 int8_attention=precision.int8_attention,
-                vocabulary_in_blocks=precision.vocabulary_in_blocks,
+                is_draft=is_draft,
             )
-        write_many(folder)
         write_short_encoder(folder, dims)
         seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
         write_align_graph(folder, dims, seen_by)
-        shortlist = _write_shortlist(folder, dims, eot, precision)
-        graphs = [*GRAPH_NAMES, *DERIVED_GRAPHS, SHORT_ENCODER_GRAPH, *shortlist]
+        graphs = [*GRAPH_NAMES, ALIGN_GRAPH, SHORT_ENCODER_GRAPH]
+        if not is_draft:
+            write_many(folder)
+            graphs += [MANY_GRAPH, *_write_shortlist(folder, dims, eot, precision)]
     return [*graphs, *write_heads(folder, sets, dims, checkpoint, precision)], seen_by
 
 
 def _write_shortlist(folder: Path, dims: Dims, eot: int, precision: Precision) -> list[str]:
     """Write the graphs with which the model drafts, and return their names; none where the vocabulary is small."""
     spans = shortlist_spans(padded_vocabulary(dims, precision.decoder), eot)
-    if spans is None or precision.vocabulary_in_blocks:
+    if spans is None:
         return []
     write_shortlist_graphs(folder, spans)
     return [SHORTLIST_GRAPH, VECTORS_GRAPH]

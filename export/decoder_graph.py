@@ -3,7 +3,7 @@
 in   ids, positions i64 [1, n_rows]; logit_rows i64 [n_logit_rows] picks the rows whose logits are wanted;
      past_len i32 [1] = rows in the cache after the pass minus one, total_len i32 [] = rows after the pass;
      self_k_i, self_v_i f32 [1, n_head, n_slots, head_dim]: the text's own keys and values, written in place;
-     the cross-attention tensors of `encoder_graph.build_cross_kv`; with int8 cross-attention cross_bias f32
+     the cross-attention tensors of `encoder_graph.build_cross_kv`; in int8 and in a draft cross_bias f32
      [1, 1, 1, n_audio_ctx], which is added to the scores: 0, or the logarithm of the positions that a state stands for
 out  logits f32 [1, n_logit_rows, n_columns], the first n_vocab columns count (`padded_vocabulary`);
      hidden f32 [1, n_rows, n_text_state], after the final norm;
@@ -67,11 +67,11 @@ def build_decoder(
     kind: LinearKind,
     *,
     int8_attention: bool,
-    vocabulary_in_blocks: bool = False,
+    is_draft: bool = False,
 ) -> None:
     """Write Whisper's text decoder into `g`; vocabulary matrix in int8 with a scale a row unless `kind` is fp32.
 
-    vocabulary_in_blocks: logits by a copy of it in 4 bits.
+    is_draft: logits by a copy of it in 4 bits, and cross_bias beside float32 keys: nobody needs its rows exact.
     """
     root = "model.decoder"
     ids = g.input("ids", TensorProto.INT64, [1, "n_rows"])
@@ -83,19 +83,23 @@ def build_decoder(
     x = g.node("Add", [embed(g, dims, weights, ids, kind), g.node("Gather", [table, positions])])
     branch: tuple[str, ...] = ()
     residual = x
+    bias = g.input("cross_bias", FLOAT, [1, 1, 1, "n_audio_ctx"]) if int8_attention or is_draft else ""
+    if is_draft:  # for each row
+        n_rows = g.node("Concat", [g.ints(1, 1), g.node("Shape", [ids], start=1), g.ints(1)], axis=0)
+        bias = g.node("Expand", [bias, n_rows])
     for i in range(dims.n_text_layer):
         name = f"{root}.layers.{i}"
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.self_attn_layer_norm")
         branch = self_attention(g, y, dims, weights, name, i, kind)
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.encoder_attn_layer_norm")
-        branch = cross_attention(g, y, dims, weights, name, i, kind, int8_attention=int8_attention)
+        branch = cross_attention(g, y, dims, weights, name, i, kind, int8_attention=int8_attention, bias=bias)
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.final_layer_norm")
         branch = feed_forward(g, y, weights, name, kind)
     hidden, _ = residual_norm(g, branch, residual, weights, f"{root}.layer_norm")
     g.output(hidden, "hidden", FLOAT, [1, "n_rows", dims.n_text_state])
     wanted = g.node("Gather", [hidden, logit_rows], axis=1)
     wanted = residual_blocks(g, wanted, weights, BASE_HEAD, kind)  # in Medusa-Linear alone (`heads`)
-    if vocabulary_in_blocks:
+    if is_draft:
         rows = weights.tensor(VOCABULARY)
         padding = np.zeros((padded_vocabulary(dims, kind) - len(rows), rows.shape[1]), np.float32)
         logits = linear(g, wanted, "vocabulary.blocks", np.concatenate([rows, padding]), None, "block4")
@@ -265,6 +269,7 @@ def cross_attention(
     kind: LinearKind,
     *,
     int8_attention: bool,
+    bias: str = "",
 ) -> tuple[str, ...]:
     """Attention of the layer called `layer_name` to the audio: a branch. `build_cross_kv` makes its keys and values."""
     name = f"{layer_name}.encoder_attn"
@@ -275,17 +280,17 @@ def cross_attention(
         v = g.input(f"cross_v_{layer}", TensorProto.INT8, [1, n_head, "n_audio_ctx", head_dim])
         k_scale = g.input(f"cross_k_scale_{layer}", FLOAT, [1, n_head, 1, head_dim])
         v_scale = g.input(f"cross_v_scale_{layer}", FLOAT, [1, n_head, 1, head_dim])
-        bias = "cross_bias" if layer else g.input("cross_bias", FLOAT, [1, 1, 1, "n_audio_ctx"])
         attended = attend_int8(g, q, k, v, k_scale, v_scale, bias, n_head=n_head, head_dim=head_dim)
     else:
         shape: list[Dim] = [1, n_head, "n_audio_ctx", head_dim]
         keys = [g.input(f"cross_{part}_{layer}", FLOAT, shape) for part in "kv"]
-        attended = g.node("MultiHeadAttention", [q, *keys], domain=CONTRIB, num_heads=n_head)
+        inputs = [q, *keys, *(["", "", bias] if bias else [])]
+        attended = g.node("MultiHeadAttention", inputs, domain=CONTRIB, num_heads=n_head)
     return branch_of(g, attended, weights, f"{name}.out_proj", kind)
 
 
 def attend_int8(
-    g: GraphBuilder, q: str, k: str, v: str, k_scale: str, v_scale: str, bias: str = "", *, n_head: int, head_dim: int
+    g: GraphBuilder, q: str, k: str, v: str, k_scale: str, v_scale: str, bias: str, *, n_head: int, head_dim: int
 ) -> str:
     """Attention over int8 keys and values, with queries and probabilities rounded a (row, head) at a time.
 
@@ -298,8 +303,7 @@ def attend_int8(
     # What is rounded to nothing anyway would leave the Softmax as denormal numbers, which take several times as long.
     least = g.node("Sub", [g.node("ReduceMax", [scores, g.ints(-1)], keepdims=1), g.scalar(FARTHEST_SCORE)])
     scores = g.node("Max", [scores, least])
-    if bias:
-        scores = g.node("Add", [scores, bias])
+    scores = g.node("Add", [scores, bias])
     # A sum by ReduceSum would depend on where in memory a row starts, hence on the rows before it; Softmax's does not.
     shares = g.node("Softmax", [scores], axis=-1)
     top = g.node("ReduceMax", [shares, g.ints(-1)], keepdims=1)

@@ -288,8 +288,7 @@ BUSY = 1.15  # like rounds whose slowest takes this many times the quickest: som
 
 def device_path(bundle_digest: str, threads: int, suffix: str = "") -> Path:
     """Where a file about a bundle on this device lies, whether or not it was made; `suffix` tells its kind."""
-    name = f"{bundle_digest[:24]}-{isa().key}-{_runtime_version()}-{threads}{suffix}.json"
-    return device_folder() / name
+    return device_folder() / f"{bundle_digest[:24]}-{isa().key}-{_runtime_version()}-{threads}{suffix}.json"
 
 
 def device_folder() -> Path:

@@ -173,8 +173,7 @@ async def _ready(request: Request) -> Response:
     try:
         service.check()
     except Failure as failure:
-        status = "ending" if service.is_ending else "full"
-        return JSONResponse({"status": status}, 503, dict(failure.headers))
+        return JSONResponse({"status": "ending" if service.is_ending else "full"}, 503, dict(failure.headers))
     return JSONResponse({"status": "ready"})
 
 

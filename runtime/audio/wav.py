@@ -54,8 +54,7 @@ def decode_samples(data: bytes, encoding: str) -> NDArray[np.generic]:
         first = 0 if order == ">" else 1
         wide[:, first : first + 3] = np.frombuffer(data, np.uint8).reshape(-1, 3)
         data = wide.tobytes()
-    stored = np.frombuffer(data, np.dtype(_DTYPES[kind]).newbyteorder(order))
-    return stored.astype(_DTYPES[kind], copy=False)
+    return np.frombuffer(data, np.dtype(_DTYPES[kind]).newbyteorder(order)).astype(_DTYPES[kind], copy=False)
 
 
 def to_float(samples: NDArray[np.generic]) -> NDArray[np.float32]:

@@ -61,9 +61,8 @@ LOG_COUNTS = "log_counts"  # its output
 PLAIN_ENCODER_GRAPH = "encoder_plain"  # for execution providers other than the CPU's (export/plain_encoder.py)
 # Of the decoder, for drafts (export/derived_graphs.py): one that learns, one of common tokens, and rows of vocabularies
 LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH = "learn", "shortlist", "vectors"
-DERIVED_GRAPHS = (MANY_GRAPH, ALIGN_GRAPH)  # of the decoder
 _NAMED_GRAPHS = (CTC_GRAPH, SHORT_ENCODER_GRAPH, PLAIN_ENCODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH)
-OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, *_NAMED_GRAPHS, *HEAD_GRAPHS)
+OPTIONAL_GRAPHS = (MANY_GRAPH, ALIGN_GRAPH, *_NAMED_GRAPHS, *HEAD_GRAPHS)
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 _SHA256, _A_SHA256 = re.compile(r"[0-9a-f]{64}"), "64 lower-case hexadecimal digits (sha256)"

@@ -87,8 +87,7 @@ class TokenMapDrafter(GuessDrafter):
         """The timestamp that opens a segment, where its time can be guessed: at once, or when the last one ended."""
         sampled, begin = context.sampled, window.timestamp_begin
         if not sampled:
-            has_timestamps = window.has_times(context.prompt)
-            return Guess([begin], [_AT_ONCE], ["first"]) if has_timestamps else None
+            return Guess([begin], [_AT_ONCE], ["first"]) if window.has_times(context.prompt) else None
         if sampled[-1] >= begin and len(sampled) > 1 and begin > sampled[-2]:
             return Guess([sampled[-1]], [_AT_ONCE], ["pair"])
         return None

@@ -77,5 +77,4 @@ class Shortlist:
 
 
 def _n_columns(manifest: Manifest, graph: str) -> int:
-    shape = next(spec.shape for spec in manifest.graphs[graph].outputs if spec.name == "logits")
-    return int(shape[2])
+    return int(next(spec.shape for spec in manifest.graphs[graph].outputs if spec.name == "logits")[2])

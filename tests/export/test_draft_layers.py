@@ -21,6 +21,7 @@ from specedge.export.export import export_to
 from specedge.runtime.bundle.bundle import Bundle, encoder_fingerprint
 from specedge.runtime.decoding.drafter import WindowContext
 from specedge.runtime.drafters.registry import runnable
+from specedge.runtime.engine.engine import Engine
 from specedge.runtime.options import DrafterOptions
 from support.drafts import compared, opened
 from support.exported import bundle, checkpoint, engine, noise_mel
@@ -118,6 +119,25 @@ def test_a_published_model_brings_its_shipped_draft_and_its_files_once(
     drafter = opened(bundle(), inside)
     compared("plain", "timestamps", drafter)
     drafter.close()
+
+
+def test_rows_of_a_draft_see_the_audio_as_alone(layers: Path, tmp_path: Path) -> None:
+    """Its cross-attention adds what positions a key stands for: the same for each row, and not nothing."""
+    with open_checkpoint(checkpoint()) as source:
+        draft = open_layers(layers, source)
+        write_bundle(draft, tmp_path / "made", precision="int8", name="x", version="1", is_draft=True)
+    engine = Engine(Bundle.open(tmp_path / "made"), threads=1)
+    hidden = np.random.default_rng(0).standard_normal((9, engine.dims.n_audio_state)).astype(np.float32)
+    bias = np.log(np.arange(1, 10, dtype=np.float32))[None, None, None]
+    found = []
+    for window in (engine.project(hidden, bias), engine.project(hidden)):
+        together, alone = engine.start(window), engine.start(window)
+        rows = engine.forward(together, [3, 1, 2, 5]).copy()
+        for row, id_ in zip(rows, [3, 1, 2, 5], strict=True):
+            np.testing.assert_allclose(row, engine.forward(alone, [id_])[0], atol=1e-3)
+            engine.commit(alone, 1)
+        found.append(rows)
+    assert np.abs(found[0] - found[1]).max() > 1e-3
 
 
 def test_a_draft_that_a_model_brings_says_nothing_of_languages_that_it_has_not(

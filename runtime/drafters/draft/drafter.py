@@ -31,7 +31,7 @@ from ...registered import find
 from .lookahead import DraftCost, Lookahead
 from .translate import Reader, Translation
 
-_FAR = np.float32(20)  # in nats: a vocabulary of tokens so far below adds a ten-thousandth
+_FAR = np.float32(30)  # in nats: a vocabulary of tokens so far below adds nothing in float32
 log = logging.getLogger(__name__)
 _MORE_STEPS = 4  # draft tokens beyond the wanted ones, where several make one of the target's
 
@@ -262,12 +262,9 @@ class DraftModelDrafter(Drafter):
 
 
 def _probability(logits: Logits, token: int) -> float:
-    """The probability of `token`, the likeliest, under the softmax of filtered logits f32[n_vocab], to 0.0001.
+    """The probability of `token`, the likeliest, under the softmax of filtered logits f32[n_vocab].
 
-    Tokens far below it are left out, as most of a vocabulary is, and exp of minus infinity takes ten times as long.
+    Far below it all tokens count alike, next to nothing: exp of minus infinity takes ten times as long.
     """
     peak = logits[token]
-    if not np.isfinite(peak):
-        return 0.0
-    near = logits[logits > peak - _FAR]
-    return float(1.0 / np.exp(near - peak).sum(dtype=np.float64))
+    return float(1.0 / np.exp(np.maximum(logits - peak, -_FAR)).sum()) if np.isfinite(peak) else 0.0

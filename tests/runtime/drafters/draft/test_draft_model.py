@@ -124,6 +124,12 @@ def test_the_targets_canceller_stops_the_draft_and_it_can_be_used_again() -> Non
             text.follow([5, 6])
         canceller.reset()
         text.follow([5, 6])
+        canceller.cancel()
+        with pytest.raises(Interrupted):
+            text.follow([5, 9])
+        canceller.reset()
+        logits = text.follow([5, 9, 7]).copy()  # the row that was stopped is run again
+        assert np.allclose(logits, DraftText(model, features).follow([5, 9, 7]), atol=1e-3)
     canceller.cancel()
     text.follow([5, 6, 7])  # it works for somebody else now
 
