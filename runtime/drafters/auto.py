@@ -197,7 +197,7 @@ class AutoDrafter(Drafter):
         self._window: WindowContext | None = None
         self._drafted: Guard | None = None  # for this pass
         self._n_pending, self._shape = 1, (1, 1)
-        self._proposed_at = 0.0
+        self._proposed_at, self._is_again = 0.0, False  # again: a sample of a window whose text failed
         self._start()
 
     @property
@@ -250,7 +250,9 @@ class AutoDrafter(Drafter):
         """Start a window with the candidate whose turn it is."""
         self._candidate()
         self._start()
-        self._window = replace(window, plain_s=self._plain.seconds)
+        before, self._window = self._window, replace(window, plain_s=self._plain.seconds)
+        if before is None or before.features is not window.features or window.temperature > before.temperature:
+            self._is_again = before is not None and before.features is window.features
         self._told = self._hearing()
         for guard in self._told:
             guard.begin(self._window)
@@ -307,7 +309,7 @@ class AutoDrafter(Drafter):
             guard.end(tokens)
         self._drop_failed()
         plain_s = self._plain.seconds
-        tells = self._weighs and not self._has_earlier and self._n_tokens >= _FEW
+        tells = self._weighs and not (self._has_earlier or self._is_again) and self._n_tokens >= _FEW
         if tells and self._current is not None and math.isfinite(plain_s):
             self._account.book(self._current, self._spent_s / plain_s, self._n_tokens)
         self._current = None
@@ -348,9 +350,8 @@ class AutoDrafter(Drafter):
         """Who is asked for the draft of this pass, the first first."""
         guards = [self._earlier] if self._has_earlier else []
         current = self._guards.get(self._candidate())
-        # Samples of a window whose text failed are drafted from that text alone: what others lose there is not booked.
-        is_again = self._weighs and self._has_earlier and self._window is not None and self._window.temperature > 0
-        if current is not None and not is_again and not (self._weighs and self._won < -_MOST_LOST):
+        # Samples of a window whose text failed are drafted from that text alone: each loses some passes of others.
+        if current is not None and not (self._weighs and (self._is_again or self._won < -_MOST_LOST)):
             guards.append(current)
         return [guard for guard in guards if not guard.is_idle]
 

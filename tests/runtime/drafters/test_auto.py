@@ -300,3 +300,21 @@ def test_samples_of_a_window_that_was_decoded_before_are_drafted_from_that_text_
         drafter.propose(DraftContext(prompt=(1, 2), sampled=(50, 51, 52, 53), position=5), 20)
         drafter.end(())
         assert (child.n_asked > n_before) is is_asked
+
+
+def test_a_single_drafter_leaves_samples_of_a_window_that_failed_alone(clock: list[float]) -> None:
+    """Each of five samples at five temperatures would hear the window anew, lose a few passes and say it is slow."""
+    child = Timed("tokenmap", clock, 0.0001, 2)
+    drafter = AutoDrafter([child], FREE, name="tokenmap")
+    windows = [replace(WINDOW, features=Features(hidden=np.zeros((1, 4), np.float32), cross={})) for _ in range(2)]
+    tried = ((0, 0.0, True), (0, 0.2, False), (0, 0.4, False), (0, 0.4, False), (1, 0.2, True), (1, 0.2, True))
+    for i, temperature, is_asked in tried:
+        n_before, said = child.n_asked, drafter.choice
+        drafter.begin(replace(windows[i], temperature=temperature))
+        for n in (1, 4, 7):
+            found = drafter.propose(DraftContext(prompt=(1, 2), sampled=tuple(range(n)), position=1 + n), 20)
+            clock[0] += 0.001
+            drafter.observe(verdict_on(list(found.tokens), n))
+        drafter.end((7, 8, 9))
+        assert (child.n_asked > n_before) is is_asked
+        assert is_asked or drafter.choice == said
