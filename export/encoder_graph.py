@@ -156,7 +156,8 @@ def made_up_speech(n_mels: int, n_frames: int, seed: int) -> NDArray[np.float32]
         place = centre + width * np.sin(2 * np.pi * (rng.uniform(1, 3) * time_s + rng.uniform()))
         formants += np.exp(-(((bands - place) / 0.07) ** 2))
     mel = FLOOR + (0.5 + 1.2 * formants) * loudness * np.exp(-0.6 * bands)
-    return np.asarray(np.clip(mel + 0.1 * rng.standard_normal((n_mels, n_frames)), FLOOR, _PEAK), np.float32)
+    noise = 0.1 * rng.standard_normal((n_mels, n_frames))
+    return np.asarray(np.clip(mel + noise, FLOOR, _PEAK), np.float32)
 
 
 def write_short_encoder(folder: Path, dims: Dims, silence: Tables | None = None) -> None:

@@ -299,7 +299,8 @@ def queries_keys_values(g: GraphBuilder, x: str, weights: Weights, name: str, ki
     if any(weights.has(f"{name}.{part}.weight1") for part in parts):
         return [biased_linear(g, x, weights, f"{name}.{part}", kind) for part in parts]
     weight, bias = fused_projection(weights, name, parts)
-    return g.nodes("Split", [linear(g, x, f"{name}.qkv", weight, bias, kind)], outputs=3, axis=2, num_outputs=3)
+    qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
+    return g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,7 +160,8 @@ def local_cluster(n_workers: int) -> Cluster:
             silence_logs=logging.CRITICAL,
         )
         stack.callback(cluster.close)
-        return Cluster(stack.enter_context(Client(cluster, set_as_default=False)), stack.pop_all())
+        client = stack.enter_context(Client(cluster, set_as_default=False))
+        return Cluster(client, stack.pop_all())
 
 
 def remote_cluster(address: str) -> Cluster:

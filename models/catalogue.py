@@ -86,7 +86,8 @@ _POSITIONS = 1500
 
 
 def _multiplications(width: int, n_layers: int, saves_m: int = 0) -> int:
-    return (12 * width**2 * n_layers - saves_m * 1_000_000) * _POSITIONS + 2 * width * _POSITIONS**2 * n_layers
+    n_weights = 12 * width**2 * n_layers - saves_m * 1_000_000
+    return n_weights * _POSITIONS + 2 * width * _POSITIONS**2 * n_layers
 
 
 @dataclass(frozen=True, kw_only=True)

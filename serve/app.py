@@ -173,7 +173,8 @@ async def _ready(request: Request) -> Response:
     try:
         service.check()
     except Failure as failure:
-        return JSONResponse({"status": "ending" if service.is_ending else "full"}, 503, dict(failure.headers))
+        status = "ending" if service.is_ending else "full"
+        return JSONResponse({"status": status}, 503, dict(failure.headers))
     return JSONResponse({"status": "ready"})
 
 

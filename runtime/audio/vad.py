@@ -70,7 +70,8 @@ class SpanFinder:
         """The first sample that a later piece may still contain; what lies before may be let go."""
         if self._is_kept or self._end is not None:
             return self._at
-        return max(0, int((self._n_frames * FRAME_SAMPLES if self._start is None else self._start) - self._pad))
+        upcoming = self._n_frames * FRAME_SAMPLES if self._start is None else self._start
+        return max(0, int(upcoming - self._pad))
 
     def push(self, probability: float) -> list[Piece]:
         """Take the next frame's probability; return what is now decided."""

@@ -54,7 +54,8 @@ def decode_samples(data: bytes, encoding: str) -> NDArray[np.generic]:
         first = 0 if order == ">" else 1
         wide[:, first : first + 3] = np.frombuffer(data, np.uint8).reshape(-1, 3)
         data = wide.tobytes()
-    return np.frombuffer(data, np.dtype(_DTYPES[kind]).newbyteorder(order)).astype(_DTYPES[kind], copy=False)
+    stored = np.frombuffer(data, np.dtype(_DTYPES[kind]).newbyteorder(order))
+    return stored.astype(_DTYPES[kind], copy=False)
 
 
 def to_float(samples: NDArray[np.generic]) -> NDArray[np.float32]:

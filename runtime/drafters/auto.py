@@ -251,8 +251,10 @@ class AutoDrafter(Drafter):
         self._candidate()
         self._start()
         before, self._window = self._window, replace(window, plain_s=self._plain.seconds)
-        if before is None or before.features is not window.features or window.temperature > before.temperature:
-            self._is_again = before is not None and before.features is window.features
+        if before is None or before.features is not window.features:
+            self._is_again = False
+        elif window.temperature > before.temperature:
+            self._is_again = True
         self._told = self._hearing()
         for guard in self._told:
             guard.begin(self._window)

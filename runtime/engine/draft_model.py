@@ -12,7 +12,6 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -103,11 +102,9 @@ class DraftModel:
                 f"learn: the draft {bundle.manifest.name} cannot learn; make it so with "
                 f"`specedge export {bundle.path} --learnable`, or leave out --learn"
             )
-        graphs = bundle.manifest.graphs
-        # Of before: a shortlist of other ids, which has two outputs.
-        has_shortlist = (
-            SHORTLIST_GRAPH in graphs and VECTORS_GRAPH in graphs and len(graphs[VECTORS_GRAPH].outputs) == 1
-        )
+        has_shortlist = {SHORTLIST_GRAPH, VECTORS_GRAPH} <= bundle.manifest.graphs.keys()
+        # Of before: a shortlist of other ids.
+        has_shortlist = has_shortlist and len(bundle.manifest.graphs[VECTORS_GRAPH].outputs) == 1
         decoder = LEARN_GRAPH if learns else SHORTLIST_GRAPH if has_shortlist else DECODER_GRAPH
         self.bundle = bundle
         n_averaged = bundle.manifest.quantisation.get("positions_a_key")
@@ -229,15 +226,16 @@ class DraftText:
 
         Valid until the next call, and raises, as `Engine.forward`.
         """
-        n_known = len(commonprefix([self._ids, list(ids[:-1])]))
+        n_known = 0
+        for mine, theirs in zip(self._ids, ids[:-1], strict=False):
+            if mine != theirs:
+                break
+            n_known += 1
         self._engine.rewind(self._state, n_known)
         del self._ids[n_known:]
         new = list(ids[n_known:])
-        if n_known and max(new) < self._engine.dims.n_vocab:
-            logits = self._engine.append(self._state, new)
-        else:  # the first pass hears the audio, and of a speech LLM has rows of it
-            logits = self._engine.forward(self._state, new, [len(new) - 1])[0]
-            self._engine.commit(self._state, len(new))
+        logits: NDArray[np.float32] = self._engine.forward(self._state, new, [len(new) - 1])[0]
+        self._engine.commit(self._state, len(new))
         self._ids += new
         self.n_rows += len(new)
         if self._shortlist is None:

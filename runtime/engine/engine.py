@@ -516,19 +516,6 @@ class Engine:
             ]
         state.n_open = ()
 
-    def append(self, state: State, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Run and commit rows of text behind others; the logits of the last, float32 `[n_vocab]`.
-
-        As `forward` and `commit`, with a fifth of their Python, for whoever has the engine alone.
-        """
-        n_rows, first, memory = len(ids), state.length, state.memory
-        arrays = self._run_rows(memory, first, ids, self._wanted(state, ids, (n_rows - 1,)))
-        if memory.n_hidden and arrays.hidden is not None:
-            memory.hidden[first : first + n_rows] = arrays.hidden[0, :n_rows]
-        memory.rows[first:] = itertools.islice(self._row_numbers, n_rows)
-        state.length, state.n_open = first + n_rows, ()
-        return arrays.logits[0, 0, : self.dims.n_vocab]
-
     def rewind(self, state: State, n_rows: int) -> None:
         """Keep only the first `n_rows` committed rows. Raises UsageError for more than there are."""
         if not 0 <= n_rows <= state.length:

@@ -391,7 +391,8 @@ def _runtime_failure(error: Exception) -> SpecedgeError:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in _NO_MEMORY)
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(phrase in text for phrase in _NO_MEMORY)
 
 
 def _first_line(error: Exception) -> str:

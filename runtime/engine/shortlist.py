@@ -77,4 +77,5 @@ class Shortlist:
 
 
 def _n_columns(manifest: Manifest, graph: str) -> int:
-    return int(next(spec.shape for spec in manifest.graphs[graph].outputs if spec.name == "logits")[2])
+    shape = next(spec.shape for spec in manifest.graphs[graph].outputs if spec.name == "logits")
+    return int(shape[2])

@@ -331,7 +331,8 @@ class Course:
 
 
 def _logits(vectors: Floats, rows: Floats, used: NDArray[np.bool_]) -> Floats:
-    return np.where(used, np.matmul(vectors, rows[:, :, None])[:, :, 0], np.float32(-np.inf))
+    found = np.matmul(vectors, rows[:, :, None])[:, :, 0]
+    return np.where(used, found, np.float32(-np.inf))
 
 
 class Student:

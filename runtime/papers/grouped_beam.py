@@ -118,7 +118,8 @@ class Groups:
                     break
                 for _, group in itertools.groupby(sorted(waiting, key=n_run), n_run):
                     yield from self._step(list(group))
-            return [*self._finished, *map(_emitted, self._live[: max(0, self._beam_size - len(self._finished))])]
+            best = self._live[: max(0, self._beam_size - len(self._finished))]
+            return [*self._finished, *map(_emitted, best)]
         finally:
             for text in self._live:
                 self._engine.release(text.state)

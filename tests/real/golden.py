@@ -27,7 +27,7 @@ OWN = "docs/examples/jfk.flac"
 SAID_IN_OWN = "and so my fellow americans ask not what your country can do for you ask what you can do for your country"
 SETS = {"librispeech": 20, "short-en": 20}
 MODELS = {"tiny.en": "int8", "base": "int8"}
-MOST_DIFFERENT = 0.04  # of the words, on another CPU: 0.002 of base's and 0.024 of tiny.en's between AVX2 and AMX
+MOST_DIFFERENT = 0.04  # of the words, on another CPU: 0.002 of base's and 0.024 of tiny.en's between AVX512 and AMX
 WORSE = 0.01  # of the words spoken
 
 __all__ = ["GOLDEN", "MODELS", "MOST_DIFFERENT", "OWN", "WORSE", "recordings", "spoken", "texts"]

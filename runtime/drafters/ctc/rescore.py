@@ -184,7 +184,8 @@ class Search:
             here = tokens[first : firsts[n + 1] if n + 1 < len(firsts) else None]
             stops = tuple([min(heard.stop, rows[n + 1]) for heard in here])
             words[opens[n]].append(Word(tuple([heard.token for heard in here]), stops, [(opens[n + 1], 0.0)]))
-        return Span(tokens, nodes, opens, sentence_so_far(before, self._eot, self._guide.ends), words)
+        sentence = sentence_so_far(before, self._eot, self._guide.ends)
+        return Span(tokens, nodes, opens, sentence, words)
 
     def _find(self, lattice: Lattice, spans: Sequence[Span]) -> None:
         """Fill in the words that begin with the likely tokens at each node, scored up to each of the next ones."""
@@ -329,4 +330,5 @@ def _nodes(lattice: Lattice, rows: Sequence[int]) -> list[int]:
     spaces = lattice.spaces
     inside = spaces[bisect_left(spaces, rows[0]) : bisect_left(spaces, rows[-1])]
     taken = set(rows)
-    return sorted({*rows, *[row for row in inside if not taken & {row - 2, row - 1, row, row + 1, row + 2}]})
+    more = [row for row in inside if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
+    return sorted({*rows, *more})

@@ -185,22 +185,6 @@ def test_a_released_buffer_brings_nothing_along() -> None:
     assert same_bits(made.forward(state, text()[:9]).copy(), made.forward(clean, text()[:9]))
 
 
-@pytest.mark.parametrize(("precision", "variant"), SHAPES)
-def test_appended_rows_have_the_bits_of_rows_run_and_committed(precision: str, variant: str) -> None:
-    made, ids = engine(precision, variant), text(variant)
-    state = made.start(features(precision, variant), keeps_hidden=True)
-    made.forward(state, ids[:3])
-    made.commit(state, 3)
-    for start, stop in ((3, 4), (4, 7), (7, 8)):
-        assert same_bits(made.append(state, ids[start:stop]), one_by_one(precision, variant)[stop - 1])
-    (logits,) = made.forward(state, ids[8:9])
-    assert same_bits(logits, one_by_one(precision, variant)[8]) and state.length == 8
-    assert state.hidden is not None and np.abs(state.hidden[:8]).min(axis=1).all()
-    with pytest.raises(UsageError, match="outside the vocabulary|ids"):
-        made.append(state, [made.dims.n_vocab])
-    made.release(state)
-
-
 def test_a_text_that_goes_back_is_one_that_never_went_on(state: State) -> None:
     made, ids = engine("int8"), text()
     made.forward(state, ids[:30])
