@@ -54,16 +54,17 @@ log = logging.getLogger(__name__)
 
 
 class PlainPass:
-    """The time of a plain pass here and now: the median of the latest passes without a draft.
+    """The time of a plain pass here and now: the median of what the latest passes say of it.
 
-    Until there was one, passes with a draft stand in, divided by T(k), and before those a prompt's pass. `seconds` is
-    infinite before any pass.
+    A pass over a draft says what it took, divided by T(k) and corrected by what plain passes took beside such ones: a
+    machine that slows down is seen at once, though plain passes are seldom due. `seconds` is infinite before any pass.
     """
 
     def __init__(self, costs: CostTable) -> None:
         self.costs = self._alone = costs
         self.seconds = math.inf
-        self._plain, self._drafted = deque[float](maxlen=_N_KEPT), deque[float](maxlen=_N_KEPT)
+        self._latest = deque[tuple[float, bool]](maxlen=_N_KEPT)  # divided by T(k); whether over a draft
+        self._beside = deque[float](maxlen=_N_KEPT)  # a plain pass over the drafted ones before it
         self._every, self._n_since = _FIRST_EVERY, 0
 
     def is_due(self, n_pending: int) -> bool:
@@ -74,8 +75,7 @@ class PlainPass:
         """See `Drafter.share`. The time of a plain pass is measured anew: it is a share now, or no longer one."""
         costs = self._alone.beside(n_texts, n_rows)
         if (self.costs is self._alone) != (costs is self._alone):
-            self._plain.clear()
-            self._drafted.clear()
+            self._latest.clear()
             self._every = self._n_since = _FIRST_EVERY
         self.costs = costs
 
@@ -83,19 +83,23 @@ class PlainPass:
         """A pass took this time; `shape`: its rows and paths, `n_pending` of the rows were no draft's."""
         if shared is not None:  # a plain pass of this text is its share of one without drafts
             row_s = shared.seconds / self._alone.price(shared.n_rows)
-            self._plain.append(row_s * self._alone.price(shared.n_texts) / shared.n_texts)
+            self._latest.append((row_s * self._alone.price(shared.n_texts) / shared.n_texts, False))
         elif n_pending > 1:
-            if math.isinf(self.seconds):
+            if not self._latest:
                 self.seconds = max(seconds / self.costs.price(*shape), 1e-9)
             return
         elif shape == (1, 1):
-            if self._n_since:
+            drafted = [took for took, is_drafted in self._latest if is_drafted]
+            if self._n_since and drafted:
                 self._every, self._n_since = min(2 * self._every, _SELDOM), 0
-            self._plain.append(seconds)
+                self._beside.append(seconds / statistics.median(drafted))
+            self._latest.append((seconds, False))
         else:
             self._n_since += 1
-            self._drafted.append(seconds / self.costs.price(*shape))
-        self.seconds = max(statistics.median(self._plain or self._drafted), 1e-9)
+            self._latest.append((seconds / self.costs.price(*shape), True))
+        beside = statistics.median(self._beside or [1.0])
+        said = [took * beside if is_drafted else took for took, is_drafted in self._latest]
+        self.seconds = max(statistics.median(said), 1e-9)
 
 
 @dataclass
@@ -251,10 +255,8 @@ class AutoDrafter(Drafter):
         self._candidate()
         self._start()
         before, self._window = self._window, replace(window, plain_s=self._plain.seconds)
-        if before is None or before.features is not window.features:
-            self._is_again = False
-        elif window.temperature > before.temperature:
-            self._is_again = True
+        if before is None or before.features is not window.features or window.temperature > before.temperature:
+            self._is_again = before is not None and before.features is window.features
         self._told = self._hearing()
         for guard in self._told:
             guard.begin(self._window)
@@ -264,18 +266,16 @@ class AutoDrafter(Drafter):
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return the draft of an earlier text, else of the window's candidate."""
-        started = time.perf_counter()
-        tree, self._drafted = NO_GUESS, None
-        self._n_pending = context.n_pending
+        started, window = time.perf_counter(), self._window
+        tree, self._drafted, self._n_pending = NO_GUESS, None, context.n_pending
         self._shape = (self._n_pending, 1)
-        window = self._window
         if window is not None and not (self._weighs and self._plain.is_due(self._n_pending)):
             for guard in self._ready():
                 draft = guard.propose(context, budget, n_vocab=window.n_vocab, useless=())
                 if draft:
                     self._drafted = guard
-                    parents = None if draft.is_chain else draft.parents
                     source = [self.sources.index(guard.name)] * len(draft)
+                    parents = None if draft.is_chain else draft.parents
                     tree = DraftTree(draft.ids, parents, draft.conf, source, draft.drawn)
                     n_paths = window.n_paths if self._n_pending == 1 else 1
                     self._shape = _shape_of(draft, self._n_pending, n_paths, budget)

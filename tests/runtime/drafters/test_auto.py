@@ -213,6 +213,15 @@ def test_what_pays_drafts_in_nearly_every_window(clock: list[float]) -> None:
     assert sum(n >= 4 for n in drafts) >= 49 and share < 0.62
 
 
+@pytest.mark.parametrize("slow", [0.5, 1.6, 2.0])
+def test_what_pays_goes_on_where_the_machine_slows_down(clock: list[float], slow: float) -> None:
+    """A pass over a draft that takes longer than before says so of plain passes, too."""
+    played = Played(clock, rate=0.7, draft_s=0.4, speed=lambda at: 1.0 if at < 8 else slow)
+    played.windows(8, 100)
+    share, drafts = played.windows(8, 100)
+    assert min(drafts) > 30 and share < 0.8
+
+
 @pytest.mark.parametrize("n_tokens", [8, 20, 100])
 @pytest.mark.parametrize(("draft_s", "window_s"), [(0.05, 1.0), (0.3, 3.0), (0.3, 16.0), (1.2, 1.0)])
 def test_what_never_comes_true_costs_next_to_nothing(
