@@ -274,8 +274,8 @@ class AutoDrafter(Drafter):
                 draft = guard.propose(context, budget, n_vocab=window.n_vocab, useless=())
                 if draft:
                     self._drafted = guard
-                    source = [self.sources.index(guard.name)] * len(draft)
                     parents = None if draft.is_chain else draft.parents
+                    source = [self.sources.index(guard.name)] * len(draft)
                     tree = DraftTree(draft.ids, parents, draft.conf, source, draft.drawn)
                     n_paths = window.n_paths if self._n_pending == 1 else 1
                     self._shape = _shape_of(draft, self._n_pending, n_paths, budget)
